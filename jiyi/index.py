@@ -1,0 +1,171 @@
+"""Apply events to the index of a namespace: prepare, pack, apply, and again when somebody was faster."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from jiyi import keys, scripts
+from jiyi.connections import translated_errors
+from jiyi.errors import AnalyzerMismatchError, UnavailableError
+from jiyi.events import parse_entry
+from jiyi.packing import Prepared, old_document, pack
+from jiyi.scripts import ApplyStatus, PrepareStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from jiyi.connections import Database
+    from jiyi.packing import Change
+
+POSTINGS_PER_CALL = 2_000
+"""Term entries of one apply call: it holds the server for a few milliseconds at most."""
+_ATTEMPTS = 50
+"""Every conflict means that another worker got on, so this many in a row is a sign of something else."""
+
+
+class Outcome(StrEnum):
+    """What became of a change."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    SUPERSEDED = "superseded"
+    DUPLICATE = "duplicate"
+
+
+_FINAL = {PrepareStatus.APPLIED: Outcome.DUPLICATE, PrepareStatus.SUPERSEDED: Outcome.SUPERSEDED}
+
+
+class IndexWriter:
+    """Writes the index. Holds nothing but the epochs of the namespaces that it has announced.
+
+    `observe` is called with the seconds of every apply call.
+    """
+
+    def __init__(
+        self, database: Database, analyzer: str, *, observe: Callable[[float], None] = lambda _seconds: None
+    ) -> None:
+        self._database = database
+        self._analyzer = analyzer
+        self._observe = observe
+        self._announced: dict[str, str] = {}
+
+    async def apply(self, ns: str, changes: Sequence[Change], *, again: bool = False) -> list[Outcome]:
+        """Apply analysed changes of one namespace; gives the outcome of each, in their order.
+
+        Each change is atomic. For one memory the highest version wins, whatever the order of calls, also
+        between processes; a change that is applied already changes nothing. `again` applies stored versions
+        once more (re-analysis; expiry) and never anything else.
+
+        Raises `AnalyzerMismatchError` when the namespace was analysed in another way, and `UnavailableError`
+        when Redis is away: then some of the changes may be applied, and applying all again is harmless.
+        """
+        outcomes: dict[int, Outcome] = {}
+        waiting = self._newest(changes, outcomes)
+        for attempt in range(_ATTEMPTS):
+            waiting = await self._attempt(ns, changes, waiting, outcomes, again=again)
+            if not waiting:
+                return [outcomes[i] for i in range(len(changes))]
+            await anyio.sleep(random.uniform(0, 0.002 * (attempt + 1)))  # noqa: S311 - jitter
+        raise UnavailableError("too many conflicts with other workers on the same memories")
+
+    @staticmethod
+    def _newest(changes: Sequence[Change], outcomes: dict[int, Outcome]) -> list[int]:
+        """Keep the newest change of each memory; a copy of it in the same batch is a duplicate."""
+        newest: dict[str, int] = {}
+        for i, change in enumerate(changes):
+            other = newest.setdefault(change.id, i)
+            if other == i:
+                continue
+            versions = parse_entry(changes[other].version), parse_entry(change.version)
+            if versions[1] > versions[0]:
+                newest[change.id] = i
+                outcomes[other] = Outcome.SUPERSEDED
+            else:
+                outcomes[i] = Outcome.DUPLICATE if versions[0] == versions[1] else Outcome.SUPERSEDED
+        return list(newest.values())
+
+    async def _attempt(
+        self, ns: str, changes: Sequence[Change], waiting: list[int], outcomes: dict[int, Outcome], *, again: bool
+    ) -> list[int]:
+        """Prepare and apply what waits; gives what has to be tried again."""
+        epoch, prepared = await self._prepare(ns, [changes[i] for i in waiting], again=again)
+        jobs: list[tuple[int, Prepared]] = []
+        for i, found in zip(waiting, prepared, strict=True):
+            if isinstance(found, Outcome):
+                outcomes[i] = found
+            else:
+                jobs.append((i, found))
+        left: list[int] = []
+        for call in _calls(jobs):
+            key_names, arguments = pack(ns, epoch, self._analyzer, [job for _, job in call], time.time_ns() // 10**6)
+            started = time.perf_counter()
+            status = await scripts.apply_events(self._database, key_names, arguments)
+            self._observe(time.perf_counter() - started)
+            if status is ApplyStatus.OK:
+                for i, job in call:
+                    outcomes[i] = Outcome.UNCHANGED if job.fence_only else Outcome.APPLIED
+            else:
+                left += [i for i, _ in call]
+        return left
+
+    async def _prepare(
+        self, ns: str, changes: Sequence[Change], *, again: bool
+    ) -> tuple[str, list[Prepared | Outcome]]:
+        raw_epoch, analyzer, *rest = await scripts.prepare_events(
+            self._database,
+            ns,
+            epoch=secrets.token_hex(8),
+            analyzer=self._analyzer,
+            again=again,
+            ids=[change.id for change in changes],
+            versions=[(change.version, change.version_hash) for change in changes],
+        )
+        if not rest:
+            raise AnalyzerMismatchError(ns, analyzer.decode(), self._analyzer)
+        epoch = raw_epoch.decode()
+        await self._announce(ns, epoch)
+        doc, states = int(rest[0]), rest[1:]
+        prepared: list[Prepared | Outcome] = []
+        for change, (status, *stored) in zip(changes, states, strict=True):
+            found = _prepared(change, PrepareStatus(status), stored)
+            if isinstance(found, Prepared) and not found.fence_only and change.memory is not None:
+                found.doc = doc
+                doc += 1
+            prepared.append(found)
+        return epoch, prepared
+
+    async def _announce(self, ns: str, epoch: str) -> None:
+        """Add the namespace to the set of all before anything is applied in it (again after a wipe)."""
+        if self._announced.get(ns) != epoch:
+            with translated_errors():
+                await self._database.execute_command("SADD", keys.NAMESPACES, ns)
+            self._announced[ns] = epoch
+
+
+def _prepared(change: Change, status: PrepareStatus, stored: Sequence[Any]) -> Prepared | Outcome:
+    if status in _FINAL:
+        return _FINAL[status]
+    expected = stored[0].decode() if stored[0] is not None else ""
+    old = old_document(stored[1:]) if status is PrepareStatus.REPLACES else None
+    return Prepared(change=change, expected=expected, fence_only=status is PrepareStatus.UNCHANGED, old=old)
+
+
+def _calls(jobs: Sequence[tuple[int, Prepared]]) -> Iterator[list[tuple[int, Prepared]]]:
+    """Split into calls of bounded size; a single larger change is a call of its own."""
+    call: list[tuple[int, Prepared]] = []
+    size = 0
+    for job in jobs:
+        postings = job[1].postings()
+        if call and size + postings > POSTINGS_PER_CALL:
+            yield call
+            call, size = [], 0
+        call.append(job)
+        size += postings
+    if call:
+        yield call

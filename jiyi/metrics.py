@@ -1,0 +1,101 @@
+"""Every metric of jiyi: name, kind, unit and help text. Ids, namespaces and users are never labels.
+
+In several processes prometheus-client needs its multiprocess mode: `PROMETHEUS_MULTIPROC_DIR` has to be in
+the environment before this module is imported. The supervisor sets it for its children.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, make_wsgi_app
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import REGISTRY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+_FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_LAG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+EVENTS = Counter(
+    "jiyi_events_total",
+    "Events that workers have finished, by kind (write, delete, unknown) and result "
+    "(applied, unchanged, superseded, duplicate, dead).",
+    ["kind", "result"],
+)
+DEAD_LETTERS = Counter("jiyi_dead_letters_total", "Events moved to the dead-letter stream, by reason code.", ["code"])
+CLAIMED = Counter("jiyi_claimed_total", "Pending entries taken over from consumers that stopped working on them.")
+EVENTS_LOST = Counter(
+    "jiyi_events_lost_total", "Accepted entries that vanished from the stream before they were applied.", ["reason"]
+)
+WORKER_ERRORS = Counter("jiyi_worker_errors_total", "Errors after which a worker backed off, by type.", ["type"])
+BATCH_SIZE = Histogram(
+    "jiyi_batch_size", "Entries in one batch read from the stream.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+)
+TOKENISE_SECONDS = Histogram(
+    "jiyi_tokenise_seconds", "Seconds of analysis for one batch of events.", buckets=_FAST
+)
+APPLY_SECONDS = Histogram("jiyi_apply_seconds", "Seconds of one atomic apply call, as the worker sees it.", buckets=_FAST)
+SEARCHABLE_SECONDS = Histogram(
+    "jiyi_write_to_searchable_seconds", "Seconds from the event's entry in the stream to its place in the index.",
+    buckets=_LAG,
+)
+STREAM_LAG = Gauge(
+    "jiyi_stream_lag_entries",
+    "Entries that no worker has read yet; NaN while the server cannot tell.",
+    multiprocess_mode="mostrecent",
+)
+PENDING = Gauge(
+    "jiyi_pending_entries", "Entries read by a worker and not acknowledged yet.", multiprocess_mode="mostrecent"
+)
+OLDEST_UNAPPLIED_SECONDS = Gauge(
+    "jiyi_oldest_unapplied_seconds", "Age of the oldest entry that is not applied yet; 0 when there is none.",
+    multiprocess_mode="mostrecent",
+)
+CONSUMERS = Gauge("jiyi_consumers", "Consumers of the worker group.", multiprocess_mode="mostrecent")
+DEAD_LETTERS_KEPT = Gauge(
+    "jiyi_dead_letters_kept", "Dead letters that wait for replay or removal.", multiprocess_mode="mostrecent"
+)
+SEARCH_SECONDS = Histogram("jiyi_search_seconds", "Seconds of one search in the reader, all steps.", buckets=_FAST)
+SEARCHES = Counter("jiyi_searches_total", "Searches, by result (hits, empty, refused, unavailable).", ["result"])
+HITS = Histogram("jiyi_search_hits", "Hits returned by one search.", buckets=(0, 1, 2, 5, 10, 20, 50, 100))
+CACHE_TERMS = Counter(
+    "jiyi_cache_terms_total",
+    "Terms of searches by what the cache had: hit (nothing new), delta (new bytes), miss (all bytes).",
+    ["result"],
+)
+CACHE_BYTES = Gauge(
+    "jiyi_cache_bytes", "Bytes of decoded postings that readers keep.", multiprocess_mode="livesum"
+)
+HTTP_REQUESTS = Counter("jiyi_http_requests_total", "HTTP requests, by route and status.", ["route", "status"])
+
+
+def render() -> bytes:
+    """Give all metrics in the Prometheus text format, those of sibling processes included."""
+    if MULTIPROCESS_VARIABLE in os.environ:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        return generate_latest(registry)
+    return generate_latest(REGISTRY)
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Keep scrapes out of the log."""
+
+
+def serve(host: str, port: int) -> Callable[[], None]:
+    """Serve `/metrics` from a thread of this process; gives a function that stops it."""
+    registry: CollectorRegistry = REGISTRY
+    if MULTIPROCESS_VARIABLE in os.environ:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+    server = make_server(host, port, make_wsgi_app(registry), handler_class=_QuietHandler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server.shutdown

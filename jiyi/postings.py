@@ -1,0 +1,32 @@
+"""Binary records of the index: postings and the journal, little-endian and append-only.
+
+A posting is 6 bytes (u32 document number, u16 term frequency); a journal record is 20 bytes. Both kinds of
+string begin with a 4-byte generation: bytes once read stay valid for as long as the generation stands.
+"""
+
+from __future__ import annotations
+
+import struct
+
+POSTING = struct.Struct("<IH")
+DF = struct.Struct("<I")
+GENERATION_BYTES = 4
+JOURNAL = struct.Struct("<IIqf")
+"""Document number, length in tokens (`DEATH` marks the end of a document), epoch ms, importance."""
+DEATH = 0xFFFF_FFFF
+MAX_TF = 0xFFFF
+"""Term frequencies above this are stored as this; BM25 has long saturated there."""
+INLINE_BYTES = 60
+"""Longest value of a term in its bucket: above 64 bytes a hash would leave its compact encoding."""
+MAX_DOC = 0xFFFF_FFFE
+
+
+def unpack_postings(records: bytes) -> list[tuple[int, int]]:
+    """Decode 6-byte records into (document number, term frequency) pairs."""
+    return list(POSTING.iter_unpack(records))
+
+
+def split_term_value(value: bytes) -> tuple[int, bytes | None]:
+    """Split a value of the term dictionary into df and its inline postings (None: they are in `index:`)."""
+    (df,) = DF.unpack_from(value)
+    return df, None if len(value) == DF.size else value[DF.size :]

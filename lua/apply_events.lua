@@ -1,0 +1,240 @@
+#!lua
+-- Apply a batch of prepared events of one namespace: documents, postings, df, journal, ids, counters, fences.
+--
+-- Guarantee: all or nothing. Everything is read and checked first (epoch, analyzer, fences, types, counters);
+--   any answer but OK, and any error, comes before the first write. Applying the same batch again answers
+--   CONFLICT, since its fences have moved.
+--
+-- KEYS[1..5]   stats:{ns}, journal:{ns}, tombstones:{ns}, expiries:{ns}, failed:{ns}
+-- KEYS[6..]    memory:{ns}:<id> per event; then ids:{ns}:<block> per block; then terms:{ns}:<bucket> per
+--              bucket; then index:{ns}:<term> per term, in the order of the buckets' terms
+-- ARGV[1..10]  epoch, analyzer, now (epoch ms), number of events, of id blocks, of buckets, docs delta,
+--              tokens delta, journal records, length of the prefix `index:{ns}:` in bytes
+-- ARGV[11]     generation for postings that leave their bucket now (u32, 4 bytes): unique in this epoch
+-- then per event:  op (w write, d delete, f move the fence only), id, expected entry ("": none), version,
+--              milliseconds of the version, expires_at ("": never), number of hash fields and values, and these
+-- then per id block: number of births, doc, id, ...; number of deaths, doc, ...
+-- then per bucket: number of plain terms, of mixed terms; per plain term its new postings; per mixed term
+--              its new postings ("" for none) and the numbers of its documents that die (u32 each)
+--
+-- Returns 0 OK, 1 CONFLICT (a fence has moved: prepare again), 2 EPOCH_CHANGED (the namespace was wiped or
+--   re-created: prepare again), 3 ANALYZER_CHANGED.
+
+local stats, journal, tombstones, expiries, failed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local OK, CONFLICT, EPOCH_CHANGED, ANALYZER_CHANGED = 0, 1, 2, 3
+local INLINE_BYTES, CHUNK = 60, 1000
+local epoch, analyzer, now = ARGV[1], ARGV[2], ARGV[3]
+local event_count, block_count, bucket_count = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local docs_delta, tokens_delta, journal_records = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local term_from, generation = tonumber(ARGV[10]) + 1, ARGV[11]
+local first_memory = 6
+local first_block = first_memory + event_count
+local first_bucket = first_block + block_count
+local first_term = first_bucket + bucket_count
+local at = 12 -- next unread argument
+
+local function take()
+  local value = ARGV[at]
+  at = at + 1
+  return value
+end
+
+local function take_list(count)
+  local list = {}
+  for i = 1, count do
+    list[i] = ARGV[at + i - 1]
+  end
+  at = at + count
+  return list
+end
+
+local function padded(entry)
+  local ms, seq = string.match(entry, '^(%d+)%-(%d+)')
+  return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
+end
+
+-- Checks. A command on a key of the wrong type raises here, before anything is written.
+
+local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens')
+if counters[1] ~= epoch then
+  return EPOCH_CHANGED
+end
+if counters[2] ~= analyzer then
+  return ANALYZER_CHANGED
+end
+if tonumber(counters[3]) + docs_delta < 0 or tonumber(counters[4]) + tokens_delta < 0 then
+  return redis.error_reply('CORRUPT the counters of the namespace are too low; run: jiyi check')
+end
+local journal_bytes = redis.call('STRLEN', journal)
+local has_tombstones = redis.call('ZCARD', tombstones) > 0
+local has_expiries = redis.call('ZCARD', expiries) > 0
+local has_failed = redis.call('HLEN', failed) > 0
+
+local events = {}
+for i = 1, event_count do
+  local event = { op = take(), id = take(), expected = take(), version = take(), ms = take(), expires_at = take() }
+  event.fields = take_list(tonumber(take()))
+  event.key = KEYS[first_memory + i - 1]
+  if (redis.call('HGET', event.key, 'entry') or '') ~= event.expected then
+    return CONFLICT
+  end
+  if has_failed then
+    local letter = redis.call('HGET', failed, event.id)
+    event.heals = letter and padded(letter) <= padded(event.version)
+  end
+  events[i] = event
+end
+
+local blocks = {}
+for i = 1, block_count do
+  local block = { key = KEYS[first_block + i - 1] }
+  redis.call('HLEN', block.key)
+  block.births = take_list(2 * tonumber(take()))
+  block.deaths = take_list(tonumber(take()))
+  blocks[i] = block
+end
+
+-- Postings without the records of dead documents. Inline values may be edited: readers take them whole.
+local function without(records, dead)
+  local gone, kept = {}, {}
+  for i = 1, #dead, 4 do
+    gone[string.sub(dead, i, i + 3)] = true
+  end
+  for i = 1, #records, 6 do
+    local record = string.sub(records, i, i + 5)
+    if not gone[string.sub(record, 1, 4)] then
+      kept[#kept + 1] = record
+    end
+  end
+  return table.concat(kept)
+end
+
+local buckets, appends, spills, emptied = {}, {}, {}, {}
+local term_key = first_term
+
+local function plan_term(bucket, term, value, postings, dead)
+  local key = KEYS[term_key]
+  local df = (value and struct.unpack('<I4', value) or 0) + #postings / 6 - #dead / 4
+  local long = value and #value == 4
+  if df < 0 then
+    return false
+  end
+  if long then
+    redis.call('STRLEN', key)
+  end
+  if df == 0 then
+    bucket.gone[#bucket.gone + 1] = term
+    if long then
+      emptied[#emptied + 1] = key
+    end
+    return true
+  end
+  local header = struct.pack('<I4', df)
+  if long then
+    if #postings > 0 then
+      appends[#appends + 1] = { key, postings }
+    end
+  else
+    local records = value and string.sub(value, 5) or ''
+    if #dead > 0 then
+      records = without(records, dead)
+    end
+    records = records .. postings
+    if 4 + #records <= INLINE_BYTES then
+      header = header .. records
+    else
+      spills[#spills + 1] = { key, generation .. records }
+    end
+  end
+  local changed = bucket.changed
+  changed[#changed + 1] = term
+  changed[#changed + 1] = header
+  return true
+end
+
+for i = 1, bucket_count do
+  local bucket = { key = KEYS[first_bucket + i - 1], changed = {}, gone = {} }
+  local plain = tonumber(take())
+  local count = plain + tonumber(take())
+  for from = 1, count, CHUNK do
+    local size = math.min(CHUNK, count - from + 1)
+    local terms = {}
+    for j = 1, size do
+      terms[j] = string.sub(KEYS[term_key + j - 1], term_from)
+    end
+    local values = redis.call('HMGET', bucket.key, unpack(terms))
+    for j = 1, size do
+      local postings = take()
+      local dead = from + j - 1 > plain and take() or ''
+      if not plan_term(bucket, terms[j], values[j], postings, dead) then
+        return redis.error_reply('CORRUPT a document frequency is too low; run: jiyi check')
+      end
+      term_key = term_key + 1
+    end
+  end
+  buckets[i] = bucket
+end
+
+-- Writes. Nothing below can fail: types, counters and memory were checked above.
+
+local function chunked(command, key, list)
+  for from = 1, #list, CHUNK do
+    redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
+  end
+end
+
+for _, event in ipairs(events) do
+  if event.op == 'f' then
+    redis.call('HSET', event.key, 'entry', event.version)
+  else
+    redis.call('DEL', event.key)
+    if has_expiries then
+      redis.call('ZREM', expiries, event.id)
+    end
+    if event.op == 'w' then
+      redis.call('HSET', event.key, 'entry', event.version, 'indexed_at', now, unpack(event.fields))
+      if has_tombstones then
+        redis.call('ZREM', tombstones, event.id)
+      end
+      if event.expires_at ~= '' then
+        redis.call('ZADD', expiries, event.expires_at, event.id)
+      end
+    else
+      redis.call('HSET', event.key, 'entry', event.version, 'deleted_at', now)
+      redis.call('ZADD', tombstones, event.ms, event.id)
+    end
+  end
+  if event.heals then
+    redis.call('HDEL', failed, event.id)
+  end
+end
+
+for _, block in ipairs(blocks) do
+  chunked('HSET', block.key, block.births)
+  chunked('HDEL', block.key, block.deaths)
+end
+
+for _, bucket in ipairs(buckets) do
+  chunked('HSET', bucket.key, bucket.changed)
+  chunked('HDEL', bucket.key, bucket.gone)
+end
+for _, append in ipairs(appends) do
+  redis.call('APPEND', append[1], append[2])
+end
+for _, spill in ipairs(spills) do
+  redis.call('SET', spill[1], spill[2])
+end
+for _, key in ipairs(emptied) do
+  redis.call('DEL', key)
+end
+
+if #journal_records > 0 then
+  redis.call('APPEND', journal, (journal_bytes == 0 and '\0\0\0\0' or '') .. journal_records)
+end
+if docs_delta ~= 0 then
+  redis.call('HINCRBY', stats, 'docs', docs_delta)
+end
+if tokens_delta ~= 0 then
+  redis.call('HINCRBY', stats, 'tokens', tokens_delta)
+end
+return OK

@@ -1,0 +1,32 @@
+#!lua
+-- Forget deleted memories whose older events can no longer arrive.
+--
+-- Guarantee: a memory is dropped only if it is a tombstone whose version lies before the floor.
+--
+-- KEYS[1]      tombstones:{ns}
+-- KEYS[2..]    memory:{ns}:<id>
+-- ARGV[1]      floor: entry id before which every event has been processed
+-- ARGV[2..]    id, one per memory key
+--
+-- Returns the number of tombstones dropped.
+
+local tombstones, floor = KEYS[1], ARGV[1]
+
+local function padded(id)
+  local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+  return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
+end
+
+redis.call('ZCARD', tombstones)
+local dropped = 0
+for i = 2, #KEYS do
+  local stored = redis.call('HMGET', KEYS[i], 'entry', 'deleted_at')
+  if not stored[2] then
+    redis.call('ZREM', tombstones, ARGV[i])
+  elseif padded(stored[1]) < padded(floor) then
+    redis.call('DEL', KEYS[i])
+    redis.call('ZREM', tombstones, ARGV[i])
+    dropped = dropped + 1
+  end
+end
+return dropped
