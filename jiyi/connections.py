@@ -37,6 +37,8 @@ _AWAY = (
     exceptions.TryAgainError,
     OSError,
 )
+_RAW_COMMANDS = ("XREADGROUP", "XAUTOCLAIM", "XRANGE", "XREVRANGE", "XPENDING", "XINFO GROUPS", "XINFO CONSUMERS")
+"""Commands whose replies `jiyi.streams` decodes itself: the library's dicts would hide a field given twice."""
 _AWAY_CODES = ("BUSY", "MISCONF", "UNKILLABLE", "CLUSTERDOWN", "NOREPLICAS", "OOM")
 
 
@@ -76,13 +78,23 @@ async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
             await client.aclose()
             raise
     if not mode.get("cluster_enabled"):
-        return client
+        return _with_raw_streams(client)
     await client.aclose()
     options.pop("retry")  # the cluster client needs its retries to follow slots that move
     cluster = RedisCluster.from_url(settings.redis_url, max_connections=settings.max_pool, **options)
     with translated_errors():
         await cluster.initialize()
-    return cluster
+    return _with_raw_streams(cluster)
+
+
+def _with_raw_streams(client: Database) -> Database:
+    for command in _RAW_COMMANDS:
+        client.set_response_callback(command, _as_it_came)
+    return client
+
+
+def _as_it_came(reply: Any, **_options: Any) -> Any:
+    return reply
 
 
 async def check_server(database: Database) -> None:

@@ -1,0 +1,19 @@
+"""Text analysis: how a text becomes the terms of the index.
+
+There is one function for writer and reader, `Analyzer.terms`, and its order is fixed:
+
+1. NFKC and removal of invisible characters (`normal_form`);
+2. the text is split into Han runs and the rest (`han_runs`);
+3. the rest goes through the identifier pass, which finds whole identifiers and their parts, folds case,
+   drops English stop words and stems (`identifiers`);
+4. Han runs go to a segmenter in search mode, plus the net of bigrams where that is configured (`segmenters`).
+
+Two analyzers with the same `fingerprint` give the same terms for every text. Traditional and simplified characters are
+not folded into each other: a query finds the script in which it was written.
+"""
+
+from jiyi.analysis.analyzer import Analyzer
+from jiyi.analysis.segmenters import Segmenter, SegmenterName
+from jiyi.analysis.tokens import Rule, Token, TooManyTerms
+
+__all__ = ["Analyzer", "Rule", "Segmenter", "SegmenterName", "Token", "TooManyTerms"]

@@ -1,0 +1,95 @@
+"""The analyzer: from a text to its terms, the same for the writer and for the reader."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from jiyi.analysis import stop_words
+from jiyi.analysis.han_runs import HanRuns, split_common_han, split_han
+from jiyi.analysis.identifiers import Identifiers
+from jiyi.analysis.normal_form import normalise
+from jiyi.analysis.segmenters import SegmenterName, open_segmenter
+from jiyi.analysis.tokens import Token, TooManyTerms
+
+# To be raised with every change that gives any text other terms. Lists of stop words need not be remembered: their
+# content is part of the fingerprint.
+ANALYSIS_VERSION = 1
+
+
+class Analyzer:
+    """Turns texts into terms: pure, deterministic, and safe to call from several threads at once.
+
+    `fingerprint` names everything that decides about terms: this package's version and stop words, segmenter and
+    dictionary, stemmer, bigrams. Indexes and queries of different fingerprints do not fit together. Left out are
+    `max_terms`, which changes the terms of no text that it accepts, and Python's Unicode version, because Unicode
+    promises never to change the normal form of a character once assigned. `rjieba` and `jieba` count as
+    different: they differ where two readings are nearly a tie, about once in 100,000 runs.
+    """
+
+    def __init__(self, segmenter: SegmenterName = "rjieba", han_bigrams: bool = False, max_terms: int = 10_000) -> None:
+        self._segmenter = open_segmenter(segmenter)
+        self._han_bigrams = han_bigrams
+        self._max_terms = max_terms
+        self._identifiers = Identifiers()
+        self._han_runs = HanRuns(self._segmenter, bigrams=han_bigrams)
+        decisive = json.dumps({**self.describe(), "max_terms": None}, sort_keys=True)
+        self.fingerprint = blake2b(decisive.encode(), digest_size=8).hexdigest()
+
+    def describe(self) -> dict[str, str | int | bool]:
+        """Return what this analyzer consists of, ready to be shown or logged."""
+        words = " ".join(sorted(stop_words.ENGLISH | stop_words.HAN))
+        return {
+            "version": ANALYSIS_VERSION,
+            "segmenter": self._segmenter.identity,
+            "stemmer": self._identifiers.stemmer_identity,
+            "stop_words": blake2b(words.encode(), digest_size=8).hexdigest(),
+            "han_bigrams": self._han_bigrams,
+            "max_terms": self._max_terms,
+        }
+
+    def warm_up(self) -> None:
+        """Load the dictionary, so that the first text takes no longer than the second."""
+        self.terms("记忆 warm-up")
+
+    def terms(self, text: str) -> dict[str, int]:
+        """Return each term of `text` with its frequency, in the order of first appearance.
+
+        The sum of the values is the document's length in tokens. Stop words are left out, unless nothing else is in
+        the text: "who are you" is found by "who are you". A text without letters and digits has no terms.
+        Raises TooManyTerms if the text has more than `max_terms` distinct ones.
+        """
+        terms = Counter(self._content(text) or [token.term for token in self.explain(text)])
+        if len(terms) > self._max_terms:
+            raise TooManyTerms(len(terms), self._max_terms)
+        return dict(terms)
+
+    def query_terms(self, text: str) -> list[str]:
+        """Return the distinct terms of a query in the order of first appearance; errors as in `terms`."""
+        return list(self.terms(text))
+
+    def explain(self, text: str) -> list[Token]:
+        """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""
+        tokens = list(self._tokens(normalise(text)))
+        return [token for token in tokens if token.rule != "stop"] or tokens
+
+    def _tokens(self, text: str) -> Iterator[Token]:
+        for number, part in enumerate(split_han(text)):
+            yield from (self._han_runs if number % 2 else self._identifiers).tokens(part)
+
+    def _content(self, text: str) -> list[str] | None:
+        """Return the terms of all occurrences without stop words, or None if that takes the way of `explain`.
+
+        The same rules as there, but the text is cut first and its pieces are normalised one by one, so that frequent
+        pieces are looked up. Common Han characters are their own normal form and never compose.
+        """
+        terms: list[str] = []
+        han, other = self._han_runs.terms, self._identifiers.terms
+        is_han = False
+        for part in split_common_han(text):
+            found = han(part) if is_han else other(part)
+            if found is None:
+                return None
+            terms += found
+            is_han = not is_han
+        return terms

@@ -1,0 +1,80 @@
+"""Han runs: unbroken stretches of Han characters, and the terms in them."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from operator import add
+
+from jiyi.analysis import stop_words
+from jiyi.analysis.segmenters import Segmenter
+from jiyi.analysis.tokens import MAX_TERM_LENGTH, Token
+
+# The longest run that a segmenter sees at once, in characters. Its search for new words copies the path at every
+# character, so a run of 100,000 rare ones would take quadratic time; no sentence comes near this length.
+MAX_RUN_LENGTH = 512
+
+# What both segmenters call Han and cut alike; other Han characters are terms by themselves.
+_COMMON = "\u4e00-\u9fd5"
+# With the unified ideographs of all planes, the iteration mark 々 and the zero 〇. Of the compatibility block, NFKC
+# leaves the dozen that are unified in truth.
+_HAN = (
+    f"{_COMMON}\u9fd6-\u9fff\u3400-\u4dbf々〇\U00020000-\U0002ee5f\U00030000-\U0003347f"
+    "\ufa0e\ufa0f\ufa11\ufa13\ufa14\ufa1f\ufa21\ufa23\ufa24\ufa27-\ufa29"
+)
+
+split_han = re.compile(f"([{_HAN}]+)").split
+"""Split a text into non-Han and Han in turn, beginning and ending with a possibly empty non-Han piece."""
+split_common_han = re.compile(f"([{_COMMON}]+)").split
+"""Like `split_han`, but uncommon Han characters stay in the non-Han pieces."""
+find_han = re.compile(f"[{_HAN}]").search
+
+_pieces = re.compile(f"[{_COMMON}]{{1,{MAX_RUN_LENGTH}}}|[^{_COMMON}]").findall
+_uncommon = re.compile(f"[^{_COMMON}]").match
+
+# The shortest runs come again and again: three characters or fewer are a quarter of all runs.
+_REMEMBERED = 1 << 15
+_LONGEST_REMEMBERED = 3
+
+
+class HanRuns:
+    """Turns a Han run into terms.
+
+    With `bigrams`, every two adjacent characters of a run are a term as often as they occur, be they a word, a stop
+    word or neither; what the segmenter finds of any other length stays.
+    """
+
+    def __init__(self, segmenter: Segmenter, *, bigrams: bool) -> None:
+        self._search = segmenter.search
+        self._bigrams = bigrams
+        self._remembered = lru_cache(_REMEMBERED)(self._terms)
+
+    def terms(self, run: str) -> Iterable[str]:
+        """Return the terms of a run of common characters without stop words; one entry for each occurrence."""
+        return self._remembered(run) if len(run) <= _LONGEST_REMEMBERED else self._terms(run)
+
+    def tokens(self, run: str) -> Iterator[Token]:
+        """Yield the tokens of any Han run including stop words; those of another rule are the `terms` of the run."""
+        words = self._words(run)
+        kept = [word for word in words if len(word) != 2] if self._bigrams else words  # noqa: PLR2004
+        for word in kept:
+            yield Token(word, "stop" if word in stop_words.HAN else "han", word)
+        if self._bigrams:
+            found = set(words)
+            for pair in map(add, run, run[1:]):
+                yield Token(pair, "han" if pair in found else "bigram", pair)
+
+    def _terms(self, run: str) -> list[str]:
+        words = self._search(run) if len(run) <= MAX_TERM_LENGTH else self._words(run)
+        stop = stop_words.HAN
+        if not self._bigrams:
+            return [word for word in words if word not in stop]
+        # The segmenter names each occurrence of a two-character word once, so its words are among the bigrams.
+        terms = [word for word in words if len(word) != 2 and word not in stop]  # noqa: PLR2004
+        terms += map(add, run, run[1:])
+        return terms
+
+    def _words(self, run: str) -> list[str]:
+        words: list[str] = []
+        for piece in _pieces(run):
+            words += (piece,) if _uncommon(piece) else self._search(piece)
+        return [word for word in words if len(word) <= MAX_TERM_LENGTH]

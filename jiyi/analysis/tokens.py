@@ -1,0 +1,39 @@
+"""Tokens: what the analysis of a text yields, and the limit it may run into."""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+# The longest term in code points; longer ones are dropped, their parts stay. A longer term is a hash or encoded data
+# that nobody types, and every term is a name in Redis.
+MAX_TERM_LENGTH = 64
+
+Rule: TypeAlias = Literal["url", "compound", "version", "word", "camel", "literal", "han", "bigram", "stop"]
+
+
+class Token(NamedTuple):
+    """One occurrence of a term, the rule that made it, and the piece of the normalised text that it stands for.
+
+    The rules: `url` a whole URL; `compound` chunks with their connectors (err_conn_reset); `version` a version without
+    its v; `word` an English word, stemmed; `camel` a part of a camelCase word; `literal` letters and digits as they
+    are; `han` a word found by the segmenter; `bigram` two Han characters that it does not call a word; `stop` a stop
+    word, kept only where a text consists of nothing else.
+    """
+
+    term: str
+    rule: Rule
+    source: str
+
+
+class TooManyTerms(ValueError):  # noqa: N818  the name says what is wrong; "Error" would add nothing
+    """A text has more distinct terms than the analyzer's limit; it cannot be indexed as one document.
+
+    Split the text or raise `max_terms`. `terms` is the number of distinct terms, `limit` the number allowed.
+    """
+
+    def __init__(self, terms: int, limit: int) -> None:
+        super().__init__(f"the text has {terms} distinct terms, at most {limit} are allowed")
+        self.terms = terms
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type["TooManyTerms"], tuple[int, int]]:
+        """Keep both numbers when the error crosses a process border."""
+        return type(self), (self.terms, self.limit)

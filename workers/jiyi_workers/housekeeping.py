@@ -1,0 +1,110 @@
+"""What workers do beside the stream: trim it, forget tombstones, expire memories, drop idle consumers, measure."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from jiyi import keys, metrics, scripts
+from jiyi.connections import translated_errors
+from jiyi.events import parse_entry
+from jiyi.index import IndexWriter
+from jiyi.logs import get_logger
+from jiyi.packing import Change
+
+if TYPE_CHECKING:
+    from jiyi.connections import Database
+    from jiyi.settings import Settings
+    from jiyi.streams import EventStream, GroupState
+
+_NAMESPACES_PER_SWEEP = 100
+_PER_NAMESPACE = 500
+_CONSUMER_IDLE_MS = 3_600_000
+"""A consumer that holds nothing and has not been heard of for an hour belongs to a process that is gone."""
+
+log = get_logger()
+
+
+class Housekeeping:
+    """One sweep at a time, over a bounded number of namespaces; every worker may do it at once."""
+
+    def __init__(self, database: Database, stream: EventStream, analyzer: str, settings: Settings) -> None:
+        self._database = database
+        self._stream = stream
+        self._settings = settings
+        self._writer = IndexWriter(database, analyzer)
+        self._cursor = 0
+
+    async def sweep(self) -> None:
+        """Do one round."""
+        now_ms = time.time_ns() // 10**6
+        state = await self._stream.state(now_ms)
+        if state is None:
+            return
+        publish_state(state)
+        await self._stream.trim()
+        for ns in await self._next_namespaces():
+            await self._expire(ns, now_ms)
+            await self._forget(ns, state.floor)
+        await self._drop_consumers()
+
+    async def _next_namespaces(self) -> list[str]:
+        with translated_errors():
+            reply = await self._database.execute_command(
+                "SSCAN", keys.NAMESPACES, self._cursor, "COUNT", _NAMESPACES_PER_SWEEP
+            )
+        self._cursor = int(reply[0])
+        return [raw.decode() for raw in reply[1]]
+
+    async def _expire(self, ns: str, now_ms: int) -> None:
+        """Delete what has expired, under its own version: a newer write of the memory wins."""
+        ids = await self._range(keys.expiries_key(ns), now_ms)
+        if not ids:
+            return
+        stored = await scripts.read_documents(self._database, ns, ids, ["entry", "expires_at"])
+        changes = [
+            Change(id=memory_id, version=entry.decode(), memory=None)
+            for memory_id, (entry, expires_at) in zip(ids, stored, strict=True)
+            if entry is not None and expires_at is not None and int(expires_at) <= now_ms
+        ]
+        await self._writer.apply(ns, changes, again=True)
+        log.info("memories_expired", ns=ns, count=len(changes))
+
+    async def _forget(self, ns: str, floor: str) -> None:
+        """Drop tombstones that no older event can undermine any more."""
+        oldest_dead = await self._oldest_dead_letter(ns)
+        if oldest_dead is not None and parse_entry(oldest_dead) < parse_entry(floor):
+            floor = oldest_dead
+        ids = await self._range(keys.tombstones_key(ns), parse_entry(floor)[0])
+        if ids:
+            await scripts.drop_tombstones(self._database, ns, ids, floor=floor)
+
+    async def _oldest_dead_letter(self, ns: str) -> str | None:
+        """The oldest event that could be replayed: letters are filed about in the order of their entries."""
+        with translated_errors():
+            marks = await self._database.execute_command("HVALS", keys.failed_key(ns))
+        return min((mark.split(b" ", 1)[0].decode() for mark in marks), key=parse_entry, default=None)
+
+    async def _range(self, key: str, up_to_ms: int) -> list[str]:
+        with translated_errors():
+            reply = await self._database.execute_command(
+                "ZRANGEBYSCORE", key, "-inf", up_to_ms, "LIMIT", 0, _PER_NAMESPACE
+            )
+        return [raw.decode() for raw in reply]
+
+    async def _drop_consumers(self) -> None:
+        for consumer in await self._stream.consumers():
+            if consumer["pending"] == 0 and consumer["idle"] > _CONSUMER_IDLE_MS:
+                name = consumer["name"].decode()
+                await scripts.remove_consumer(
+                    self._database, self._stream.name, self._settings.group, name, idle_ms=_CONSUMER_IDLE_MS
+                )
+
+
+def publish_state(state: GroupState) -> None:
+    """Set the gauges of the stream."""
+    metrics.STREAM_LAG.set(math.nan if state.lag is None else state.lag)
+    metrics.PENDING.set(state.pending)
+    metrics.OLDEST_UNAPPLIED_SECONDS.set(state.oldest_unapplied_ms / 1000)
+    metrics.CONSUMERS.set(state.consumers)

@@ -1,0 +1,145 @@
+"""What happens to a batch of entries: decode, analyse, apply per namespace, wake waiters, acknowledge."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+from redis.exceptions import ResponseError
+
+from jiyi import keys, metrics, scripts
+from jiyi.analysis import TooManyTerms
+from jiyi.connections import translated_errors
+from jiyi.errors import InvalidEventError, UnavailableError
+from jiyi.events import Event, decode_event, identify, parse_entry
+from jiyi.index import IndexWriter, Outcome
+from jiyi.logs import get_logger, id_hash
+from jiyi.packing import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jiyi.analysis import Analyzer
+    from jiyi.connections import Database
+    from jiyi.settings import Settings
+    from jiyi.streams import Entry, EventStream
+
+SLICE_CHARACTERS = 8_000
+"""Text analysed between two turns of the event loop: a few milliseconds. A longer text goes to a thread."""
+_NAMESPACES_AT_ONCE = 8
+
+log = get_logger()
+
+
+class Pipeline:
+    """Takes entries of the stream to their end: applied, or filed as dead letter, and acknowledged after.
+
+    Safe to run any number of times on the same entries, in any order and from any number of processes.
+    """
+
+    def __init__(self, database: Database, stream: EventStream, analyzer: Analyzer, settings: Settings) -> None:
+        self._database = database
+        self._stream = stream
+        self._analyzer = analyzer
+        self._settings = settings
+        self._writer = IndexWriter(database, analyzer.fingerprint, observe=metrics.APPLY_SECONDS.observe)
+        self._limiter = anyio.CapacityLimiter(_NAMESPACES_AT_ONCE)
+
+    async def process(self, entries: Sequence[Entry]) -> None:
+        """Process a batch.
+
+        Raises `UnavailableError` when Redis was away for a part of it: that part stays pending, processing all of
+        it again is right. Entries of a damaged namespace stay pending too, but raise nothing: they come back by
+        takeover and end as dead letters. Raises `AnalyzerMismatchError` for an index of another analyzer.
+        """
+        metrics.BATCH_SIZE.observe(len(entries))
+        events = await self._decode(entries)
+        groups: dict[str, list[tuple[Event, Change]]] = {}
+        for event, change in await self._analyse(events):
+            groups.setdefault(event.ns, []).append((event, change))
+        failures: list[UnavailableError] = []
+        async with anyio.create_task_group() as tasks:
+            for ns, group in groups.items():
+                tasks.start_soon(self._apply, ns, group, failures)
+        if failures:
+            raise failures[0]
+
+    async def bury(self, entry: Entry, code: str, reason: str, deliveries: int = 1) -> None:
+        """File an entry as dead letter and acknowledge it."""
+        ns, memory_id = identify(entry.fields)
+        await scripts.dead_letter(
+            self._database,
+            ns,
+            memory_id,
+            entry=entry.id,
+            code=code,
+            reason=reason,
+            now_ms=time.time_ns() // 10**6,
+            deliveries=deliveries,
+            fields=entry.fields,
+        )
+        metrics.DEAD_LETTERS.labels(code).inc()
+        metrics.EVENTS.labels("unknown", "dead").inc()
+        log.warning("event_dead", entry=entry.id, ns=ns, id_hash=id_hash(ns, memory_id), code=code, reason=reason)
+        await self._wake(ns, [memory_id] if memory_id is not None else [])
+        await self._stream.acknowledge([entry.id])
+
+    async def _decode(self, entries: Sequence[Entry]) -> list[tuple[Entry, Event]]:
+        events = []
+        for entry in entries:
+            try:
+                events.append((entry, decode_event(entry.id, entry.fields, self._settings.max_content_bytes)))
+            except InvalidEventError as error:
+                await self.bury(entry, error.code, str(error))
+        return events
+
+    async def _analyse(self, events: Sequence[tuple[Entry, Event]]) -> list[tuple[Event, Change]]:
+        started, changes, sliced = time.perf_counter(), [], 0
+        for entry, event in events:
+            change = Change(id=event.id, version=event.version, memory=event.memory)
+            if event.memory is not None:
+                text = event.memory.content
+                if (sliced := sliced + len(text)) > SLICE_CHARACTERS:
+                    await anyio.lowlevel.checkpoint()
+                    sliced = len(text)
+                try:
+                    if len(text) > SLICE_CHARACTERS:
+                        change.terms = await anyio.to_thread.run_sync(self._analyzer.terms, text)
+                    else:
+                        change.terms = self._analyzer.terms(text)
+                except TooManyTerms as error:
+                    await self.bury(entry, "too_many_terms", f"content: {error}")
+                    continue
+                change.version_hash = event.memory.version_hash()
+            changes.append((event, change))
+        metrics.TOKENISE_SECONDS.observe(time.perf_counter() - started)
+        return changes
+
+    async def _apply(self, ns: str, group: list[tuple[Event, Change]], failures: list[UnavailableError]) -> None:
+        async with self._limiter:
+            try:
+                outcomes = await self._writer.apply(ns, [change for _, change in group])
+                await self._wake(ns, [event.id for event, _ in group])
+                await self._stream.acknowledge([event.entry for event, _ in group])
+            except UnavailableError as error:
+                failures.append(error)
+                return
+            except ResponseError as error:
+                log.error("apply_refused", ns=ns, error=str(error), entries=len(group))
+                metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+                return
+        self._count(group, outcomes)
+
+    def _count(self, group: Sequence[tuple[Event, Change]], outcomes: Sequence[Outcome]) -> None:
+        now_ms = time.time_ns() // 10**6
+        for (event, _), outcome in zip(group, outcomes, strict=True):
+            metrics.EVENTS.labels(event.kind, outcome.value).inc()
+            if outcome is Outcome.APPLIED:
+                metrics.SEARCHABLE_SECONDS.observe(max(0, now_ms - parse_entry(event.entry)[0]) / 1000)
+
+    async def _wake(self, ns: str, ids: Sequence[str]) -> None:
+        """Tell waiting readers which memories have moved. No id holds a line feed."""
+        if ids:
+            with translated_errors():
+                await self._database.execute_command("PUBLISH", keys.applied_channel(ns), "\n".join(ids))

@@ -1,0 +1,221 @@
+"""One worker process: a consumer of the group, from start to drained end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+from redis.exceptions import ResponseError
+
+from jiyi import metrics, scripts
+from jiyi.analysis import Analyzer
+from jiyi.connections import check_server, connect
+from jiyi.errors import UnavailableError
+from jiyi.logs import get_logger
+from jiyi.streams import START, EventStream
+from jiyi_workers.housekeeping import Housekeeping
+from jiyi_workers.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jiyi.connections import Database
+    from jiyi.settings import Settings
+    from jiyi.streams import Entry
+
+BATCHES_IN_FLIGHT = 2
+"""One batch waits for Redis while the next is analysed; more would only lengthen the takeover after a crash."""
+_BACK_OFF_S = 0.1
+_BACK_OFF_MOST_S = 5.0
+
+log = get_logger()
+
+
+class Worker:
+    """Reads, applies, takes over and keeps house until `stop` is called, then drains."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._stopping = anyio.Event()
+        self._slots = anyio.Semaphore(BATCHES_IN_FLIGHT)
+        self._recover = False  # something failed: what we hold has to be read again
+        self._failures = 0
+
+    def stop(self) -> None:
+        """Stop reading; what has been read is finished. Call it from the event loop."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until stopped. Raises `AnalyzerMismatchError` and `UnsafeServerError`; waits out everything else."""
+        settings = self._settings
+        analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
+        await anyio.to_thread.run_sync(analyzer.warm_up)
+        async with AsyncExitStack() as stack:
+            database = await self._connected(stack, 0)
+            reading = await self._connected(stack, settings.block_ms)
+            await check_server(database)
+            self._blocking = EventStream(reading, settings.stream, settings.group)
+            self._stream = EventStream(database, settings.stream, settings.group)
+            self._pipeline = Pipeline(database, self._stream, analyzer, settings)
+            self._housekeeping = Housekeeping(database, self._stream, analyzer.fingerprint, settings)
+            await self._ensure_group()
+            log.info("worker_started", consumer=self.consumer, analyzer=analyzer.fingerprint)
+            await self._work()
+            await self._leave(database)
+
+    async def _connected(self, stack: AsyncExitStack, block_ms: int) -> Database:
+        while True:
+            try:
+                database = await connect(self._settings, block_ms=block_ms)
+            except UnavailableError as error:
+                await self._back_off(error)
+            else:
+                stack.push_async_callback(database.aclose)
+                return database
+
+    async def _work(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            sweeping = anyio.CancelScope()
+            tasks.start_soon(self._sweep, sweeping)
+            async with anyio.create_task_group() as batches:
+                while not self._stopping.is_set():
+                    await self._slots.acquire()
+                    entries = await self._read()
+                    if entries:
+                        batches.start_soon(self._process, entries)
+                    else:
+                        self._slots.release()
+            sweeping.cancel()
+
+    async def _read(self) -> list[Entry]:
+        """Read the next batch; nothing when there is none, or when something failed (then after a pause)."""
+        settings = self._settings
+        try:
+            if self._recover:
+                await self._process_own()
+            entries = await self._blocking.read_new(self.consumer, settings.batch, settings.block_ms)
+        except UnavailableError as error:
+            self._recover = True
+            await self._back_off(error)
+        except ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            log.warning("group_missing", stream=settings.stream, group=settings.group)
+            await self._back_off(error)
+            await self._ensure_group()
+        else:
+            self._failures = 0
+            return entries
+        return []
+
+    async def _process(self, entries: Sequence[Entry]) -> None:
+        try:
+            await self._finish(entries)
+        finally:
+            self._slots.release()
+
+    async def _finish(self, entries: Sequence[Entry]) -> None:
+        """Process entries, again while Redis is away; when stopped meanwhile, another worker takes them over.
+
+        What we hold is renewed, so that an outage does not count as failed deliveries of innocent entries.
+        """
+        while True:
+            try:
+                await self._pipeline.process(entries)
+            except UnavailableError as error:
+                await self._back_off(error)
+                if self._stopping.is_set():
+                    return
+                with suppress(UnavailableError, ResponseError):
+                    await self._stream.renew(self.consumer, [entry.id for entry in entries])
+            else:
+                return
+
+    async def _process_own(self) -> None:
+        """Read our own history again: an answer of Redis may have been lost together with what it delivered."""
+        self._recover = False
+        after = START
+        while entries := await self._blocking.read_own(self.consumer, self._settings.batch, after):
+            after = entries[-1].id
+            for entry in entries:
+                await self._process_alone(entry)
+
+    async def _process_alone(self, entry: Entry) -> None:
+        """Process an entry that was delivered before, by itself: if it kills us, its neighbours do not suffer."""
+        if not entry.fields:
+            await self._lost([entry.id])
+            return
+        deliveries = await self._stream.deliveries(entry.id)
+        if deliveries > self._settings.max_deliveries:
+            reason = f"was delivered {deliveries} times without success"
+            await self._pipeline.bury(entry, "max_deliveries", reason, deliveries)
+        elif deliveries:
+            await self._finish([entry])
+
+    async def _sweep(self, scope: anyio.CancelScope) -> None:
+        """Take over what dead workers left, and keep house, every `sweep_ms`."""
+        with scope:
+            while True:
+                await anyio.sleep(self._settings.sweep_ms / 1000)
+                try:
+                    with anyio.CancelScope(shield=True):
+                        await self._take_over()
+                        await self._housekeeping.sweep()
+                except (UnavailableError, ResponseError) as error:
+                    metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+                    log.warning("sweep_failed", error=str(error))
+
+    async def _take_over(self) -> None:
+        cursor = START
+        while not self._stopping.is_set():
+            claim = await self._stream.claim(self.consumer, self._settings.claim_idle_ms, cursor, 1)
+            cursor = claim.cursor
+            await self._lost(claim.deleted, acknowledge=False)
+            for entry in claim.entries:
+                metrics.CLAIMED.inc()
+                await self._process_alone(entry)
+            if cursor == START:
+                return
+
+    async def _lost(self, entries: Sequence[str], *, acknowledge: bool = True) -> None:
+        """Report pending entries that somebody removed from the stream: they can never be applied."""
+        for entry in entries:
+            metrics.EVENTS_LOST.labels("trimmed").inc()
+            log.error("event_lost", entry=entry, reason="removed from the stream before it was applied")
+        if acknowledge:
+            await self._stream.acknowledge(entries)
+
+    async def _back_off(self, error: Exception) -> None:
+        metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+        pause_s = min(_BACK_OFF_MOST_S, _BACK_OFF_S * 2**self._failures)
+        self._failures += 1
+        log.warning("redis_unavailable", error=str(error), pause_s=pause_s)
+        with anyio.move_on_after(pause_s):
+            await self._stopping.wait()
+
+    async def _ensure_group(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if await self._stream.ensure_group():
+                    log.info("group_created", stream=self._settings.stream, group=self._settings.group)
+            except UnavailableError as error:
+                await self._back_off(error)
+            else:
+                return
+
+    async def _leave(self, database: Database) -> None:
+        """Take our name out of the group, unless it still holds something."""
+        with anyio.move_on_after(1):
+            try:
+                await scripts.remove_consumer(
+                    database, self._settings.stream, self._settings.group, self.consumer, idle_ms=0
+                )
+            except (UnavailableError, ResponseError) as error:
+                log.warning("consumer_kept", error=str(error))
+        log.info("worker_stopped", consumer=self.consumer)
