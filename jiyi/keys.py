@@ -109,6 +109,10 @@ def applied_channel(namespace: str) -> str:
     return f"applied:{{{encode_namespace(namespace)}}}"
 
 
+APPLIED_PATTERN = "applied:*"
+"""Pattern of all `applied_channel`s."""
+
+
 def filter_term(field: str, value: str) -> str:
     """Term that stands for a filter value. No text term begins with `@` (the analyzer sees to it)."""
     return f"@{field}:{value}"

@@ -6,6 +6,7 @@ the environment before this module is imported. The supervisor sets it for its c
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from prometheus_client.registry import REGISTRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from jiyi.streams import GroupState
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -74,6 +77,14 @@ CACHE_BYTES = Gauge(
     "jiyi_cache_bytes", "Bytes of decoded postings that readers keep.", multiprocess_mode="livesum"
 )
 HTTP_REQUESTS = Counter("jiyi_http_requests_total", "HTTP requests, by route and status.", ["route", "status"])
+
+
+def publish_state(state: GroupState) -> None:
+    """Set the gauges of the stream; a lag that the server cannot tell is NaN, never 0."""
+    STREAM_LAG.set(math.nan if state.lag is None else state.lag)
+    PENDING.set(state.pending)
+    OLDEST_UNAPPLIED_SECONDS.set(state.oldest_unapplied_ms / 1000)
+    CONSUMERS.set(state.consumers)
 
 
 def render() -> bytes:

@@ -24,7 +24,7 @@ class Analyzer:
     dictionary, stemmer, bigrams. Indexes and queries of different fingerprints do not fit together. Left out are
     `max_terms`, which changes the terms of no text that it accepts, and Python's Unicode version, because Unicode
     promises never to change the normal form of a character once assigned. `rjieba` and `jieba` count as
-    different: they differ where two readings are nearly a tie, about once in 100,000 runs.
+    different: their words differ in rare near ties.
     """
 
     def __init__(self, segmenter: SegmenterName = "rjieba", han_bigrams: bool = False, max_terms: int = 10_000) -> None:

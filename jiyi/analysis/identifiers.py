@@ -37,11 +37,14 @@ _MARKS = "".join(chr(c) for start, stop in _MARK_BLOCKS for c in range(start, st
 # class, which the engine skips to quickly. The look-ahead spares Latin text the slow test for a combining mark.
 _ALNUM = r"[^\W_]"
 _MARKED = rf"(?:(?![\0-\u02ff])[{_MARKS}]++{_ALNUM}*+)*+"
-_C_LANGUAGE = rf"(?:\+\+(?<=[Cc]\+\+)(?<!{_ALNUM}[Cc]\+\+)|\#(?<=[CcFf]\#)(?<!{_ALNUM}[CcFf]\#))(?![^\W\d])"
+_C_LANGUAGE = (
+    rf"(?:\+\+(?<=[Cc]\+\+)(?<!{_ALNUM}[Cc]\+\+)(?<![{_MARKS}][Cc]\+\+)"
+    rf"|\#(?<=[CcFf]\#)(?<!{_ALNUM}[CcFf]\#)(?<![{_MARKS}][CcFf]\#))(?![^\W\d])"
+)
 _CHUNK = rf"{_ALNUM}{_ALNUM}*+{_MARKED}(?:{_C_LANGUAGE})?+"
 _INNER = rf"{_CHUNK}(?:[._\-]{{1,3}}+{_CHUNK})*+"
 _COMPOUND = rf"{_INNER}(?:[._\-/@:\\]{{1,3}}+{_INNER})*+"
-_CONTRACTION = r"['’](?i:s|t|m|d|ll|re|ve)(?![^\W_])"
+_CONTRACTION = rf"['’](?i:s|t|m|d|ll|re|ve)(?!{_ALNUM})(?![{_MARKS}])"
 
 _identifiers = re.compile(rf"{_COMPOUND}(?:{_CONTRACTION})?+").findall
 _contraction = re.compile(_CONTRACTION).search
@@ -55,8 +58,8 @@ _has_two_letters = re.compile(r"[A-Za-z][0-9]*[A-Za-z]").search
 _SCHEME_END = "://"
 # A scheme has at most 15 characters here, else looking for its end at every word would take quadratic time.
 _url = re.compile(
-    rf"(?<![^\W_])[A-Za-z][A-Za-z0-9+\-]{{0,14}}+{_SCHEME_END}"
-    r"[^\s<>\"'`(){}\[\]|\\^,;!“”‘’«»「」『』《》〈〉【】〔〕〖〗、。·・]*[^\W_]"
+    rf"(?<!{_ALNUM})(?=[A-Za-z])(?<![{_MARKS}])[A-Za-z][A-Za-z0-9+\-]{{0,14}}+{_SCHEME_END}"
+    r"[^\s\x00-\x1f\x7f-\x9f\u200b\ud800-\udfff<>\"'`(){}\[\]|\\^,;!“”‘’«»「」『』《》〈〉【】〔〕〖〗、。·・]*[^\W_]"
 )
 
 

@@ -1,8 +1,9 @@
 """Segmenters: what cuts a run of Han characters into words.
 
 Both speak jieba's search mode: a long word is given together with the shorter dictionary words inside it. Their words
-are equal but for near ties: for characters that the dictionary does not join, two readings whose log probabilities
-differ by less than about 1e-6 (常在 or 常 and 在) may be decided either way, once in 100,000 runs. They are imported when first needed, so that a producer can use this package without either of them.
+are equal but for near ties: of 175,000 different runs of real text one was cut differently, where two readings of
+characters that no dictionary word joins (常在 or 常 and 在) have log probabilities 1.5e-7 apart. They are imported when
+first needed, so that a producer can use this package without either of them.
 """
 
 import warnings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from jiyi.packing import Change
 if TYPE_CHECKING:
     from jiyi.connections import Database
     from jiyi.settings import Settings
-    from jiyi.streams import EventStream, GroupState
+    from jiyi.streams import EventStream
 
 _NAMESPACES_PER_SWEEP = 100
 _PER_NAMESPACE = 500
@@ -42,7 +41,7 @@ class Housekeeping:
         state = await self._stream.state(now_ms)
         if state is None:
             return
-        publish_state(state)
+        metrics.publish_state(state)
         await self._stream.trim()
         for ns in await self._next_namespaces():
             await self._expire(ns, now_ms)
@@ -100,11 +99,3 @@ class Housekeeping:
                 await scripts.remove_consumer(
                     self._database, self._stream.name, self._settings.group, name, idle_ms=_CONSUMER_IDLE_MS
                 )
-
-
-def publish_state(state: GroupState) -> None:
-    """Set the gauges of the stream."""
-    metrics.STREAM_LAG.set(math.nan if state.lag is None else state.lag)
-    metrics.PENDING.set(state.pending)
-    metrics.OLDEST_UNAPPLIED_SECONDS.set(state.oldest_unapplied_ms / 1000)
-    metrics.CONSUMERS.set(state.consumers)

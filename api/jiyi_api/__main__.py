@@ -1,0 +1,42 @@
+"""`python -m jiyi_api`: the reader process, configured by `JIYI_*` variables."""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+
+from jiyi.errors import JiyiError
+from jiyi.logs import configure
+from jiyi.settings import Settings
+from jiyi_api.app import create_app
+
+EX_CONFIG = 78
+"""Exit status that tells a supervisor that starting again will not help (sysexits.h)."""
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT; gives the exit status."""
+    try:
+        settings = Settings.from_environment()
+        configure(settings)
+    except JiyiError as error:
+        sys.stderr.write(f"jiyi api: {error}\n")
+        return EX_CONFIG
+    uvicorn.run(
+        create_app(settings),
+        host=settings.api_host,
+        port=settings.api_port,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The ASGI application, composed from its routes and a `Service`."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.openapi.config import OpenAPIConfig
+
+from jiyi import __version__, metrics
+from jiyi_api import failures, memories, operations, search
+from jiyi_api.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+    from jiyi.settings import Settings
+
+
+def create_app(settings: Settings) -> Litestar:
+    """Build the application; its service starts with the server and stops with it."""
+    service = Service(settings)
+
+    @asynccontextmanager
+    async def running(_: Litestar) -> AsyncIterator[None]:
+        async with service.running():
+            yield
+
+    def provide_service() -> Service:
+        return service
+
+    return Litestar(
+        route_handlers=[
+            memories.write_memories,
+            memories.delete_memory,
+            memories.get_memory,
+            memories.ready,
+            search.search_by_body,
+            search.search_by_query,
+            operations.metrics_page,
+            operations.healthz,
+            operations.readyz,
+        ],
+        dependencies={"service": Provide(provide_service, sync_to_thread=False)},
+        exception_handlers=failures.HANDLERS,
+        lifespan=[running],
+        middleware=[_count_requests],
+        openapi_config=OpenAPIConfig(title="jiyi", version=__version__, path="/schema"),
+        request_max_body_size=settings.max_request_bytes,
+        signature_types=[Service],
+        logging_config=None,
+    )
+
+
+def _count_requests(app: ASGIApp) -> ASGIApp:
+    """Count answers by route template (never by path: that holds ids) and status."""
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = scope.get("path_template") or "unknown"
+                metrics.HTTP_REQUESTS.labels(route, str(message["status"])).inc()
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return counting

@@ -1,0 +1,158 @@
+"""Decoded columns of the index, as a reader keeps them: postings per term and the journal per namespace.
+
+Everything here can be thrown away and read again. Columns only grow: a reader that has the first bytes of a
+key needs only those after them, as long as the key's generation stands.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jiyi.postings import DEATH, GENERATION_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+POSTING = np.dtype([("doc", "<u4"), ("tf", "<u2")])
+JOURNAL = np.dtype([("doc", "<u4"), ("length", "<u4"), ("created", "<i8"), ("importance", "<f4")])
+
+
+def _grown(array: NDArray[np.generic], size: int, fill: float = 0) -> NDArray[np.generic]:
+    """Give an array of at least `size` items that begins with the old ones; `fill` for the rest."""
+    if size <= array.size:
+        return array
+    larger = np.full(max(size, array.size + array.size // 2, 16), fill, array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+class Postings:
+    """The postings of one term: parallel columns of document number and term frequency."""
+
+    __slots__ = ("_docs", "_tfs", "generation", "seen", "size")
+
+    def __init__(self) -> None:
+        self._docs: NDArray[np.uint32] = np.empty(0, np.uint32)
+        self._tfs: NDArray[np.uint16] = np.empty(0, np.uint16)
+        self.size = 0
+        self.generation = b""
+        self.seen = 0  # bytes of the key that are decoded here
+
+    @property
+    def docs(self) -> NDArray[np.uint32]:
+        """Document numbers, uint32."""
+        return self._docs[: self.size]
+
+    @property
+    def tfs(self) -> NDArray[np.uint16]:
+        """Term frequencies, uint16."""
+        return self._tfs[: self.size]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self._docs.nbytes + self._tfs.nbytes + 200
+
+    def extend(self, generation: bytes, start: int, data: bytes) -> None:
+        """Take in bytes [start, start + len(data)) of the key; an older generation is forgotten."""
+        if generation != self.generation or start < self.seen:
+            self.size, self.generation, self.seen = 0, generation, start
+        records = np.frombuffer(data, POSTING)
+        end = self.size + records.size
+        self._docs = _grown(self._docs, end)  # type: ignore[assignment]
+        self._tfs = _grown(self._tfs, end)  # type: ignore[assignment]
+        self._docs[self.size : end] = records["doc"]
+        self._tfs[self.size : end] = records["tf"]
+        self.size, self.seen = end, start + len(data)
+
+
+def inline_postings(data: bytes) -> Postings:
+    """Decode the postings of a term that come whole with its dictionary entry."""
+    postings = Postings()
+    postings.extend(b"", 0, data)
+    return postings
+
+
+class Journal:
+    """Length, creation time and importance of every document number of a namespace."""
+
+    __slots__ = ("created", "epoch", "generation", "ids", "importance", "lengths", "seen")
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self._reset(b"", GENERATION_BYTES)
+
+    def _reset(self, generation: bytes, start: int) -> None:
+        self.generation, self.seen = generation, start
+        self.lengths: NDArray[np.float32] = np.empty(0, np.float32)
+        self.created: NDArray[np.int64] = np.empty(0, np.int64)
+        self.importance: NDArray[np.float32] = np.empty(0, np.float32)
+        self.ids: dict[int, str] = {}  # a number never changes its memory within an epoch
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, about."""
+        return self.lengths.nbytes + self.created.nbytes + self.importance.nbytes + 150 * len(self.ids) + 500
+
+    def extend(self, generation: bytes, start: int, data: bytes) -> None:
+        """Take in bytes [start, start + len(data)) of the journal; an older generation is forgotten."""
+        if generation != self.generation or start < self.seen:
+            self._reset(generation, start)
+        records = np.frombuffer(data, JOURNAL)
+        self.seen = start + len(data)
+        if not records.size:
+            return
+        births = records[records["length"] != DEATH]
+        docs = births["doc"]
+        self.reach(int(records["doc"].max()) + 1)
+        self.lengths[docs] = births["length"]
+        self.created[docs] = births["created"]
+        self.importance[docs] = births["importance"]
+        # Deaths after births: a number that is born and dies in the same bytes is dead.
+        self.lengths[records["doc"][records["length"] == DEATH]] = np.inf
+
+    def reach(self, size: int) -> None:
+        """Have room for document numbers below `size`; unborn ones count as dead."""
+        self.lengths = _grown(self.lengths, size, np.inf)  # type: ignore[assignment]
+        self.created = _grown(self.created, size)  # type: ignore[assignment]
+        self.importance = _grown(self.importance, size)  # type: ignore[assignment]
+
+
+class ColumnCache:
+    """Journals and postings of all namespaces, bounded in bytes; the least recently used go first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._entries: OrderedDict[tuple[str, str], Journal | Postings] = OrderedDict()
+        self._sizes: dict[tuple[str, str], int] = {}
+        self.nbytes = 0
+
+    def journal(self, ns: str) -> Journal | None:
+        """The journal of a namespace, if it is here."""
+        found = self._entries.get((ns, ""))
+        return found if isinstance(found, Journal) else None
+
+    def postings(self, ns: str, term: str) -> Postings | None:
+        """The postings of a term, if they are here."""
+        found = self._entries.get((ns, term))
+        return found if isinstance(found, Postings) else None
+
+    def keep(self, ns: str, term: str, entry: Journal | Postings) -> None:
+        """Store or refresh an entry (the journal under the empty term), then evict what is too much."""
+        key = (ns, term)
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        self.nbytes += entry.nbytes - self._sizes.get(key, 0)
+        self._sizes[key] = entry.nbytes
+        while self.nbytes > self._limit_bytes and len(self._entries) > 1:
+            oldest, _ = self._entries.popitem(last=False)
+            self.nbytes -= self._sizes.pop(oldest)
+
+    def forget(self, ns: str) -> None:
+        """Drop everything of a namespace: it was wiped or rebuilt."""
+        for key in [key for key in self._entries if key[0] == ns]:
+            del self._entries[key]
+            self.nbytes -= self._sizes.pop(key)

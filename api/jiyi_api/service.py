@@ -1,0 +1,142 @@
+"""The reader's parts, and how they come to life: Redis may come later than we do."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from jiyi import metrics, scripts
+from jiyi.analysis import Analyzer
+from jiyi.connections import check_server, connect
+from jiyi.errors import JiyiError, UnavailableError
+from jiyi.logs import get_logger
+from jiyi.memories import DEFAULT_NAMESPACE
+from jiyi.producer import Producer
+from jiyi.streams import EventStream
+from jiyi_api import kernel
+from jiyi_api.readiness import ReadinessReader
+from jiyi_api.searcher import Searcher
+from jiyi_api.snapshots import SnapshotReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from jiyi.connections import Database
+    from jiyi.settings import Settings
+    from jiyi.streams import GroupState
+
+_RETRY_S = 0.5
+
+log = get_logger()
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """Everything that needs a server to talk to."""
+
+    database: Database
+    stream: EventStream
+    producer: Producer
+    searcher: Searcher
+    readiness: ReadinessReader
+
+
+class Health(msgspec.Struct, rename="camel"):
+    """Answer of `/readyz`. Checks are "ok" or say what is wrong; the backlog is told, but turns nothing red."""
+
+    status: str
+    checks: dict[str, str]
+    lag: int | None = None
+    pending: int | None = None
+    oldest_unapplied_ms: int | None = None
+
+
+class Service:
+    """Starts the parts in the background; until they are there, `parts` raises `UnavailableError`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._parts: Parts | None = None
+        self._compiled = False
+        self._trouble = "starting"
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of a started service."""
+        if self._parts is None or not self._compiled:
+            raise UnavailableError(f"the reader is not ready: {self._trouble}")
+        return self._parts
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Context in which the service starts, runs and stops."""
+        async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._start, stack)
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
+        await anyio.to_thread.run_sync(analyzer.warm_up)
+        await anyio.to_thread.run_sync(kernel.warm_up)
+        self._compiled = True
+        database = await self._connected(stack)
+        stream = EventStream(database, settings.stream, settings.group)
+        producer = await stack.enter_async_context(Producer(settings=settings))
+        readiness = ReadinessReader(database, stream, settings.max_content_bytes)
+        snapshots = SnapshotReader(database, analyzer.fingerprint, settings.cache_bytes)
+        self._parts = Parts(database, stream, producer, Searcher(database, analyzer, snapshots), readiness)
+        log.info("reader_started", analyzer=analyzer.fingerprint)
+        await readiness.wakeups.run()
+
+    async def _connected(self, stack: AsyncExitStack) -> Database:
+        while True:
+            try:
+                database = await connect(self.settings)
+                stack.push_async_callback(database.aclose)
+                await check_server(database)
+            except JiyiError as error:
+                self._trouble = str(error)
+                log.warning("reader_waits", error=str(error))
+                await anyio.sleep(_RETRY_S)
+            else:
+                return database
+
+    async def health(self) -> Health:
+        """Check everything that an answer needs: kernel, Redis by way of a script, eviction policy."""
+        checks = {"kernel": "ok" if self._compiled else "compiling"}
+        state: GroupState | None = None
+        try:
+            parts = self.parts
+            await scripts.read_index(parts.database, DEFAULT_NAMESPACE, limit=1, journal=(b"", 0), terms=[])
+            checks["redis"] = "ok"
+            state = await self.measure(parts)
+            checks["eviction"] = "ok"
+            await check_server(parts.database)
+        except UnavailableError as error:
+            checks["redis"] = str(error)
+        except JiyiError as error:
+            checks["eviction"] = str(error)
+        health = Health("ready" if set(checks.values()) == {"ok"} else "not ready", checks)
+        if state is not None:
+            health.lag, health.pending, health.oldest_unapplied_ms = state[:3]
+        return health
+
+    async def measure(self, parts: Parts) -> GroupState | None:
+        """Measure the stream and set its gauges."""
+        state = await parts.stream.state(time.time_ns() // 10**6)
+        if state is not None:
+            metrics.publish_state(state)
+        return state
+
+
+def retry_headers(error: UnavailableError) -> dict[str, Any]:
+    """Headers of a 503."""
+    return {"Retry-After": str(max(1, round(error.retry_after_s)))}

@@ -1,0 +1,125 @@
+"""Consistent snapshots of a namespace for one query: counters, document frequencies, decoded columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import anyio
+import msgspec
+
+from jiyi import metrics, scripts
+from jiyi.errors import AnalyzerMismatchError, UnavailableError
+from jiyi.postings import GENERATION_BYTES
+from jiyi_api.columns import ColumnCache, Journal, Postings, inline_postings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from jiyi.connections import Database
+
+PIECE_BYTES = 4_194_300
+"""Most bytes of one key in one answer: a multiple of both record sizes, and a few milliseconds of copying."""
+_ROUNDS = 1_000
+
+
+class Term(msgspec.Struct, frozen=True):
+    """A term as it stood at the instant of the snapshot."""
+
+    df: int
+    postings: Postings
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A namespace at one instant. The columns are shared: use them before the next read of the namespace."""
+
+    docs: int
+    tokens: int
+    next_doc: int
+    journal: Journal
+    terms: dict[str, Term]
+
+
+class SnapshotReader:
+    """Reads snapshots, keeping decoded columns between queries.
+
+    Queries of one namespace take turns (`turn`): answers are applied to the shared columns in the order of
+    their instants, and a query scores before the next answer comes in.
+    """
+
+    def __init__(self, database: Database, analyzer: str, cache_bytes: int) -> None:
+        self._database = database
+        self._analyzer = analyzer
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self.cache = ColumnCache(cache_bytes)
+
+    def turn(self, ns: str) -> AbstractAsyncContextManager[None]:
+        """Context in which the caller alone reads the namespace."""
+        return self._turns.setdefault(ns, anyio.Lock())
+
+    async def read(self, ns: str, terms: Sequence[str]) -> Snapshot | None:
+        """Read a snapshot of distinct terms, within the caller's turn; None for an unknown namespace.
+
+        Raises `AnalyzerMismatchError` and `UnavailableError`.
+        """
+        fresh: dict[str, Postings] = {}
+        for _ in range(_ROUNDS):
+            journal = self.cache.journal(ns)
+            known = {term: self.cache.postings(ns, term) or fresh.get(term) for term in terms}
+            # A cancelled caller must not leave half an answer on a connection that others use.
+            with anyio.CancelScope(shield=True):
+                reply = await scripts.read_index(
+                    self._database,
+                    ns,
+                    limit=PIECE_BYTES,
+                    journal=(journal.generation, journal.seen) if journal else (b"", GENERATION_BYTES),
+                    terms=[(term, column.generation, column.seen) if column else (term, b"", 0)
+                           for term, column in known.items()],
+                )  # fmt: skip
+            epoch, analyzer, docs, tokens, next_doc, journal_bytes, *term_bytes = reply
+            if not epoch:
+                self.cache.forget(ns)
+                return None
+            if analyzer.decode() != self._analyzer:
+                raise AnalyzerMismatchError(ns, analyzer.decode(), self._analyzer)
+            if journal is None or journal.epoch != epoch.decode():
+                # Nothing that was asked relative to another epoch means anything in this one.
+                self.cache.forget(ns)
+                fresh.clear()
+                self.cache.keep(ns, "", Journal(epoch.decode()))
+                if any(known.values()) or journal is not None:
+                    continue
+                journal = self.cache.journal(ns) or Journal(epoch.decode())
+            complete = self._take_journal(ns, journal, journal_bytes, next_doc)
+            found: dict[str, Term] = {}
+            for (term, column), answer in zip(known.items(), term_bytes, strict=True):
+                found[term], whole = self._take_term(ns, term, column, answer, fresh)
+                complete = complete and whole
+            metrics.CACHE_BYTES.set(self.cache.nbytes)
+            if complete:
+                return Snapshot(docs, tokens, next_doc, journal, found)
+        raise UnavailableError("the index grows faster than it can be read")
+
+    def _take_journal(self, ns: str, journal: Journal, answer: list[Any], next_doc: int) -> bool:
+        _, generation, start, total, data = answer
+        if total:
+            journal.extend(generation, start, data)
+        journal.reach(next_doc)
+        self.cache.keep(ns, "", journal)
+        return bool(start + len(data) >= total)
+
+    def _take_term(
+        self, ns: str, term: str, column: Postings | None, answer: list[Any], fresh: dict[str, Postings]
+    ) -> tuple[Term, bool]:
+        df, generation, start, total, data = answer
+        if not generation:
+            metrics.CACHE_TERMS.labels("miss" if df else "absent").inc()
+            return Term(df, inline_postings(data)), True
+        known = column is not None and column.generation == generation and column.seen == start
+        metrics.CACHE_TERMS.labels(("delta" if data else "hit") if known else "miss").inc()
+        if column is None:
+            column = fresh.setdefault(term, Postings())
+        column.extend(generation, start, data)
+        self.cache.keep(ns, term, column)
+        return Term(df, column), start + len(data) >= total
