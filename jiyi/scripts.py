@@ -164,6 +164,12 @@ def failed_field(memory_id: str | None, entry: str) -> str:
     return memory_id if memory_id is not None else f"\0{entry}"
 
 
+async def drop_letter(database: Database, ns: str, letter: str, field: str, entry: str) -> bool:
+    """Remove a dead letter and its memory's mark; False when neither was there."""
+    key_names = [keys.dead_key(ns), keys.failed_key(ns)]
+    return bool(await call(database, "drop_letter", key_names, [letter, field, entry]))
+
+
 async def remove_consumer(database: Database, stream: str, group: str, consumer: str, *, idle_ms: int) -> bool:
     """Remove a consumer that holds nothing and has been idle for `idle_ms`."""
     return bool(await call(database, "remove_consumer", [stream], [group, consumer, idle_ms]))

@@ -120,6 +120,7 @@ class Pipeline:
         async with self._limiter:
             try:
                 outcomes = await self._writer.apply(ns, [change for _, change in group])
+                await self._unmark(ns, [event for event, _ in group if event.version != event.entry])
                 await self._wake(ns, [event.id for event, _ in group])
                 await self._stream.acknowledge([event.entry for event, _ in group])
             except UnavailableError as error:
@@ -130,6 +131,11 @@ class Pipeline:
                 metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
                 return
         self._count(group, outcomes)
+
+    async def _unmark(self, ns: str, replayed: Sequence[Event]) -> None:
+        """A replayed event has been processed, whatever came of it: its memory is no longer failed."""
+        for event in replayed:
+            await scripts.drop_letter(self._database, ns, "", event.id, event.version)
 
     def _count(self, group: Sequence[tuple[Event, Change]], outcomes: Sequence[Outcome]) -> None:
         now_ms = time.time_ns() // 10**6

@@ -1,0 +1,51 @@
+# Every target does its own set-up. `make help` explains them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check format lint types imports bench bench-quick clean
+
+help: ## Explain every target
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jiyi needs Python 3.11 or later; name one: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing jiyi and its development tools into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[server]" --group dev
+	@touch $@
+
+demo: $(INSTALLED) ## Set up, then run the whole pipeline once on example memories and show what it finds
+	@$(BIN)/python examples/demo.py
+
+up: $(INSTALLED) ## Run the service until Ctrl-C; the data stay
+	@$(BIN)/jiyi up
+
+test: $(INSTALLED) ## Run the whole test suite on real servers
+	@$(BIN)/python -m pytest
+
+check: format lint types imports ## What CI runs before the tests: formatting, lint, types, import layers
+
+format: $(INSTALLED) ## Check the formatting (ruff format . mends it)
+	@$(BIN)/ruff format --check --quiet .
+
+lint: $(INSTALLED) ## Check the lint rules
+	@$(BIN)/ruff check --quiet .
+
+types: $(INSTALLED) ## Check the types, strictly
+	@$(BIN)/mypy
+
+imports: $(INSTALLED) ## Check the import layers
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(INSTALLED) ## Measure ingest, freshness, memory and search at 100,000 documents (about 5 minutes)
+	@$(BIN)/python benchmarks/bench.py --documents 100000
+
+bench-quick: $(INSTALLED) ## The same at 20,000 documents (about a minute)
+	@$(BIN)/python benchmarks/bench.py --documents 20000
+
+clean: ## Remove the virtual environment and everything built
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,87 @@
+"""What every command needs: settings with a known server, output for people and programs, errors that help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+
+from jiyi.connections import connect
+from jiyi.errors import ApiError, JiyiError, ServerNotFoundError, UnavailableError
+from jiyi.server import find_running
+from jiyi.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from jiyi.connections import Database
+
+console = Console(highlight=False)
+messages = Console(stderr=True, highlight=False)
+"""Progress and hints go to standard error, so that results can be piped."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+Namespace = Annotated[str, typer.Option("--ns", help="Namespace: the wall between users, and the unit of statistics.")]
+AllNamespaces = Annotated[list[str] | None, typer.Option("--ns", help="Only this namespace; may be given again.")]
+
+
+def settings_with_server(**overrides: Any) -> Settings:
+    """Settings whose `redis_url` is set: from the environment, else the server that `jiyi up` runs."""
+    settings = Settings.from_environment(**overrides)
+    if settings.redis_url:
+        return settings
+    if url := find_running(settings.data_dir):
+        return msgspec.structs.replace(settings, redis_url=url)
+    raise ServerNotFoundError(
+        f"nothing runs on {settings.data_dir}, and JIYI_REDIS_URL is not set. Start everything with: jiyi up"
+    )
+
+
+@asynccontextmanager
+async def database(settings: Settings) -> AsyncIterator[Database]:
+    """A client for the length of a command."""
+    client = await connect(settings)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+def print_json(value: Any) -> None:
+    """Print JSON on one line, Chinese as it is."""
+    sys.stdout.write(json.dumps(msgspec.to_builtins(value), ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def friendly_errors() -> Iterator[None]:
+    """Turn our errors into one line and exit status 1 (2 for wrong use)."""
+    try:
+        yield
+    except* ApiError as group:
+        fail(f"the reader refused: {_first(group)}")
+    except* UnavailableError as group:
+        fail(f"{_first(group)}. Is it running? Start everything with: jiyi up")
+    except* JiyiError as group:
+        fail(str(_first(group)))
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """Print a message for people on standard error and leave."""
+    messages.print(f"[bold red]jiyi:[/] {_escaped(message)}", soft_wrap=True)
+    raise typer.Exit(status)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,152 @@
+"""`jiyi stats`, `jiyi check`, `jiyi reindex`: look at the index, prove it, analyse it anew."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import msgspec
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from jiyi import keys
+from jiyi.analysis import Analyzer
+from jiyi.check import check as check_index
+from jiyi.cli.context import AllNamespaces, Json, console, database, friendly_errors, messages, print_json
+from jiyi.cli.context import settings_with_server
+from jiyi.connections import translated_errors
+from jiyi.dead_letters import namespaces as all_namespaces
+from jiyi.reindex import reindex_namespace
+from jiyi.scoring import average_length
+from jiyi.streams import EventStream
+
+if TYPE_CHECKING:
+    from jiyi.connections import Database
+
+_COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TimeRemainingColumn())  # fmt: skip
+
+
+def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
+    """Show namespaces, index sizes and the backlog of the stream."""
+
+    async def collect() -> dict[str, Any]:
+        settings = settings_with_server()
+        async with database(settings) as client:
+            stream = EventStream(client, settings.stream, settings.group)
+            state = await stream.state(time.time_ns() // 10**6)
+            rows = [await _figures(client, one) for one in ns or await all_namespaces(client)]
+            memory: Any = await client.info("memory")
+        backlog = None
+        if state is not None:
+            backlog = {"lag": state.lag, "pending": state.pending, "oldestUnappliedMs": state.oldest_unapplied_ms,
+                       "consumers": state.consumers}  # fmt: skip
+        return {"stream": backlog, "usedMemoryBytes": memory.get("used_memory"),
+                "namespaces": [row for row in rows if row is not None]}  # fmt: skip
+
+    with friendly_errors():
+        found = anyio.run(collect)
+    if as_json:
+        print_json(found)
+        return
+    backlog = found["stream"]
+    if backlog is None:
+        console.print("no worker has read the stream yet; start one with: jiyi worker")
+    else:
+        lag = "unknown" if backlog["lag"] is None else backlog["lag"]
+        console.print(f"stream: {lag} unread, {backlog['pending']} pending, {backlog['consumers']} consumers, "
+                      f"oldest waits {backlog['oldestUnappliedMs'] / 1000:.1f} s")  # fmt: skip
+    table = Table(box=None, pad_edge=False)
+    for name in ("namespace", "memories", "tokens", "average length", "dead letters", "analyzer"):
+        table.add_column(name, justify="left" if name in {"namespace", "analyzer"} else "right")
+    for row in found["namespaces"]:
+        table.add_row(escape(row["ns"]), f"{row['docs']:,}", f"{row['tokens']:,}", f"{row['avgdl']:.2f}",
+                      f"{row['deadLetters']:,}", row["analyzer"])  # fmt: skip
+    console.print(table if found["namespaces"] else "no memories yet")
+
+
+async def _figures(client: Database, ns: str) -> dict[str, Any] | None:
+    with translated_errors():
+        raw = await client.execute_command("HMGET", keys.stats_key(ns), "docs", "tokens", "analyzer")
+        dead = await client.execute_command("XLEN", keys.dead_key(ns))
+    if raw[0] is None and not dead:
+        return None
+    docs, tokens = int(raw[0] or 0), int(raw[1] or 0)
+    return {"ns": ns, "docs": docs, "tokens": tokens, "avgdl": average_length(tokens, docs),
+            "deadLetters": int(dead), "analyzer": (raw[2] or b"").decode()}  # fmt: skip
+
+
+def check(ns: AllNamespaces = None, as_json: Json = False) -> None:
+    """Compare the index with the stored memories. Exit status 0 only when everything agrees."""
+
+    async def run() -> list[Any]:
+        settings = settings_with_server()
+        async with database(settings) as client:
+            with Progress(*_COLUMNS, console=messages, transient=True) as progress:
+                tasks: dict[str, Any] = {}
+
+                def on_progress(done: int, total: int, phase: str) -> None:
+                    if phase not in tasks:
+                        tasks[phase] = progress.add_task(phase)
+                    progress.update(tasks[phase], completed=done, total=total)
+
+                return await check_index(client, ns, on_progress=on_progress)
+
+    with friendly_errors():
+        reports = anyio.run(run)
+    if as_json:
+        print_json([{**msgspec.to_builtins(report), "ok": report.ok} for report in reports])
+    else:
+        for report in reports:
+            _print_report(report)
+    raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _print_report(report: Any) -> None:
+    name = escape(report.namespace) if report.namespace else "server"
+    if report.ok:
+        console.print(f"[green]ok[/]  {name}: {report.documents:,} memories, {report.terms:,} terms, "
+                      f"{report.live_postings:,} postings, {report.seconds:.1f} s")  # fmt: skip
+        return
+    console.print(f"[bold red]damaged[/]  {name}")
+    for problem in report.problems:
+        console.print(f"  {problem.kind}: {escape(problem.where)}: expected {escape(str(problem.expected))}, "
+                      f"found {escape(str(problem.found))}. {problem.advice}", soft_wrap=True)  # fmt: skip
+
+
+def reindex(
+    ns: AllNamespaces = None,
+    force: Annotated[bool, typer.Option("--force", help="Also where the analyzer has not changed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Analyse stored memories again, live, with the analyzer of these settings. Can be stopped and resumed.
+
+    Workers with other settings are refused from the start of it; start them again with the same settings.
+    """
+
+    async def run() -> dict[str, Any]:
+        settings = settings_with_server()
+        analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
+        done: dict[str, Any] = {}
+        async with database(settings) as client:
+            with Progress(*_COLUMNS, console=messages, transient=True) as progress:
+                for one in ns or await all_namespaces(client):
+                    task = progress.add_task(escape(one))
+
+                    def on_progress(at: int, total: int, task: Any = task) -> None:
+                        progress.update(task, completed=at, total=total)
+
+                    done[one] = await reindex_namespace(client, one, analyzer, force=force, on_progress=on_progress)
+        return done
+
+    with friendly_errors():
+        done = anyio.run(run)
+    if as_json:
+        print_json(done)
+        return
+    for one, result in done.items():
+        console.print(f"{escape(one)}: {result.documents:,} memories analysed again in {result.seconds:.1f} s")
+

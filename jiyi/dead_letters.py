@@ -1,0 +1,110 @@
+"""Dead letters: events that could not be applied, kept with their reason until replayed or dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgpack
+import msgspec
+
+from jiyi import keys, scripts
+from jiyi.connections import translated_errors
+from jiyi.events import identify
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from jiyi.connections import Database
+
+_PAGE = 500
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """One dead letter. `letter` is its id in the dead-letter stream, `entry` the id of the event that failed."""
+
+    ns: str
+    letter: str
+    entry: str
+    id: str | None  # of the memory, where the event names one
+    code: str
+    reason: str
+    dead_at_ms: int
+    deliveries: int
+    fields: tuple[tuple[bytes, bytes], ...]
+
+
+async def namespaces(database: Database) -> list[str]:
+    """All namespaces that can hold dead letters, sorted."""
+    with translated_errors():
+        members = await database.execute_command("SMEMBERS", keys.NAMESPACES)
+    return sorted({raw.decode() for raw in members} | {"default"})
+
+
+async def letters(database: Database, ns: str) -> AsyncIterator[DeadLetter]:
+    """All dead letters of a namespace, oldest first."""
+    after = "-"
+    while True:
+        with translated_errors():
+            rows = await database.execute_command("XRANGE", keys.dead_key(ns), after, "+", "COUNT", _PAGE)
+        for letter, flat in rows:
+            yield _decode(ns, letter.decode(), flat)
+        if len(rows) < _PAGE:
+            return
+        after = f"({rows[-1][0].decode()}"
+
+
+async def find(database: Database, ns: str, letter: str) -> DeadLetter | None:
+    """One dead letter by its id in the dead-letter stream."""
+    with translated_errors():
+        rows = await database.execute_command("XRANGE", keys.dead_key(ns), letter, letter)
+    return _decode(ns, letter, rows[0][1]) if rows else None
+
+
+async def replay(database: Database, stream: str, letter: DeadLetter) -> str:
+    """Append the event again; gives the new entry id.
+
+    The event keeps its original entry id as version (`origin`), so it cannot undo what was written later. The
+    memory stays marked as failed until the event is processed.
+    """
+    flat = [part for pair in _replayed(letter) for part in pair]
+    with translated_errors():
+        entry = await database.execute_command("XADD", stream, "*", *flat)
+        await database.execute_command("XDEL", keys.dead_key(letter.ns), letter.letter)
+    return str(entry.decode())
+
+
+async def drop(database: Database, letter: DeadLetter) -> bool:
+    """Remove a dead letter for good; False when it is gone already."""
+    field = scripts.failed_field(letter.id, letter.entry)
+    return await scripts.drop_letter(database, letter.ns, letter.letter, field, letter.entry)
+
+
+def _replayed(letter: DeadLetter) -> Sequence[tuple[bytes, bytes]]:
+    fields = dict(letter.fields)
+    origin = fields.get(b"origin", letter.entry.encode())
+    if b"payload" not in fields:
+        return [*(pair for pair in letter.fields if pair[0] != b"origin"), (b"origin", origin)]
+    try:
+        named = msgpack.unpackb(fields[b"payload"], raw=False)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return letter.fields  # it cannot be read, so it cannot be given an origin: it will fail again
+    if isinstance(named, dict):
+        named.setdefault("origin", letter.entry)
+    return [(b"payload", msgpack.packb(named, use_bin_type=False))]
+
+
+def _decode(ns: str, letter: str, flat: Sequence[bytes]) -> DeadLetter:
+    stored = dict(zip(flat[::2], flat[1::2], strict=True))
+    raw = msgpack.unpackb(stored[b"fields"], raw=True)
+    fields = tuple(zip(raw[::2], raw[1::2], strict=True))
+    return DeadLetter(
+        ns=ns,
+        letter=letter,
+        entry=stored[b"entry"].decode(),
+        id=identify(fields)[1],
+        code=stored[b"code"].decode(),
+        reason=stored[b"reason"].decode(),
+        dead_at_ms=int(stored[b"dead_at"]),
+        deliveries=int(stored[b"deliveries"]),
+        fields=fields,
+    )
