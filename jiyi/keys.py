@@ -31,7 +31,7 @@ NAMESPACES = "namespaces"
 BUCKETS = 64
 """Hashes of the term dictionary. 64 keep a hash of a small namespace in its compact encoding."""
 IDS_PER_BLOCK = 128
-"""Document numbers in one `ids` hash: the default `hash-max-listpack-entries` of Redis 7.0."""
+"""Document numbers in one `ids` hash: few enough for its compact encoding, whose default limit is 512 fields."""
 
 _RESERVED = re.compile(rb"[^!-$&-9;-z|~\x80-\xff]")
 """Bytes that are encoded in a namespace: controls, space, `%`, `:`, `{`, `}` and DEL."""

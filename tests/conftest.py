@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +69,11 @@ def start_server(folder, port, *options):
 
 def stop_server(process):
     process.terminate()
+    end(process)
+
+
+def end(process):
+    """Wait for a process that has been told to stop; a second signal would cut its draining short."""
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
@@ -154,3 +161,18 @@ async def either(request, anyio_backend, settings):
     yield client
     await empty()
     await client.aclose()
+
+
+@contextmanager
+def running(module, settings, count=1):
+    """Processes of a service, ended at the end of the context; gives them."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
+    environment |= settings.to_environment()
+    started = [subprocess.Popen([sys.executable, "-m", module], env=environment) for _ in range(count)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            end(process)

@@ -2,8 +2,8 @@
 
 The English list is wide on purpose: questions are full of pronouns, question words and auxiliaries, and with them as
 terms a question matches whoever talks most. Measured against 33 classic words, nDCG@10 rose on the questions about
-dialogues of LoCoMo from .394 to .449, and by .001 to .009 on three sets of written English. What an apostrophe leaves behind (the s of
-"Caroline's") is removed by the identifier pass, because a letter alone ("T恤", "D 盘") means something.
+dialogues of LoCoMo from .394 to .449, and by .001 to .009 on three sets of written English. What an apostrophe leaves
+behind (the s of "Caroline's") is removed by the identifier pass, because a letter alone ("T恤") means something.
 """
 
 

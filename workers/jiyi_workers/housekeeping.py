@@ -34,6 +34,7 @@ class Housekeeping:
         self._settings = settings
         self._writer = IndexWriter(database, analyzer)
         self._cursor = 0
+        self._letters = 0  # dead letters seen in this pass over the namespaces
 
     async def sweep(self) -> None:
         """Do one round."""
@@ -46,6 +47,10 @@ class Housekeeping:
         for ns in await self._next_namespaces():
             await self._expire(ns, now_ms)
             await self._forget(ns, state.floor)
+            await self._count_letters(ns)
+        if self._cursor == 0:
+            metrics.DEAD_LETTERS_KEPT.set(self._letters)
+            self._letters = 0
         await self._drop_consumers()
 
     async def _next_namespaces(self) -> list[str]:
@@ -78,6 +83,10 @@ class Housekeeping:
         ids = await self._range(keys.tombstones_key(ns), parse_entry(floor)[0])
         if ids:
             await scripts.drop_tombstones(self._database, ns, ids, floor=floor)
+
+    async def _count_letters(self, ns: str) -> None:
+        with translated_errors():
+            self._letters += int(await self._database.execute_command("XLEN", keys.dead_key(ns)))
 
     async def _oldest_dead_letter(self, ns: str) -> str | None:
         """The oldest event that could be replayed: letters are filed about in the order of their entries."""

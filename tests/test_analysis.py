@@ -1,0 +1,348 @@
+"""What a text becomes: the golden table of terms, and the properties that hold for every text."""
+
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pickle import dumps, loads
+from time import process_time
+from unicodedata import category, normalize
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jiyi.analysis import Analyzer, TooManyTerms
+from jiyi.analysis.han_runs import MAX_RUN_LENGTH, HanRuns, find_han
+from jiyi.analysis.identifiers import split_identifiers
+from jiyi.analysis.tokens import MAX_TERM_LENGTH
+
+ANALYZER = Analyzer()
+BIGRAMS = Analyzer(han_bigrams=True)
+
+GOLDEN = {
+    "ERR_CONN_RESET": "err_conn_reset err conn reset",
+    "v1.2.3": "v1.2.3 1.2.3",
+    "v10.2-rc1": "v10.2-rc1 10.2-rc1 10 rc1",
+    "V2": "v2 2",
+    "api/v2/users": "api/v2/users api v2 user",
+    "user@example.com": "user@example.com user example.com exampl com",
+    "192.168.0.1:8080": "192.168.0.1:8080 192.168.0.1 192 168 8080",
+    "CVE-2024-1234": "cve-2024-1234 cve 2024 1234",
+    "getUserById": "getuserbyid get user id",
+    "HTTPServer": "httpserver http server",
+    "SHA256Sum": "sha256sum sha256 sum",
+    "iPhone eBay iOS AB12CD34": "iphon ebay io ab12cd34",
+    "snake_case": "snake_case snake case",
+    "kebab-case": "kebab-case kebab case",
+    "__init__": "init",
+    "src/app/main.py": "src/app/main.py src app main.py main py",
+    "foo/.git/config": "foo/.git/config foo git config",
+    r"C:\Windows\System32": r"c:\windows\system32 window system32",
+    "C++ c# F#": "c++ c# f#",
+    "C/C++": "c/c++ c++",
+    "C++11, C": "c++ 11 c",
+    "libC++ a+b": "libc b",  # a is a stop word; ++ belongs to C alone
+    "J\u030cC++": "\u01f0c",
+    "utf8 s3 ipv6 500ms": "utf8 s3 ipv6 500ms",
+    "ＡＢＣ１２３": "abc123",
+    "👍🏽 ❤️ 🇨🇳 👩‍💻": "",
+    "軟體旋轉": "軟體 旋轉",
+    "软件旋转": "软件 旋转",
+    "张工昨天修了 Redis 7.2 的超时问题": "张工 昨天 修 redi 7.2 超时 问题",
+    "a\u3000b\t\r\n c": "b c",
+    "。。。": "",
+    "": "",
+    " \t\u3000": "",
+    "_.-": "",
+    "@@@ @me": "me",  # nothing but a stop word
+    "T恤": "t 恤",
+    "t恤": "t 恤",
+    "İstanbul": "istanbul",
+    "Straße": "strass",
+    "ﬁle": "file",
+    "\u212a": "k",
+    "Caroline's": "carolin",
+    "Caroline’s": "carolin",
+    "don't": "don",
+    "I don't know": "know",
+    "who are you": "who are you",
+    "who are you, Redis?": "redi",
+    "的 了": "的 了",
+    "的 了 Redis": "redi",
+    "state-of-the-art": "state-of-the-art state art",
+    "café naïve": "café naïve",
+    "हिन्दी": "हिन्दी",
+    "二〇二四": "二 〇 二四",
+    "软\u00ad件": "软件",
+    "㈱ ⼈": "株 人",
+    "the end.": "end",
+    "end of a line. Next": "end line next",
+}
+
+
+def bigram_terms(text):
+    return {first + second for first, second in pairwise(text)}
+
+
+@pytest.mark.parametrize(("text", "terms"), GOLDEN.items(), ids=map(ascii, GOLDEN))
+def test_text_becomes_these_terms(text, terms):
+    """Whole identifiers come with their parts; what says nothing is left out."""
+    assert ANALYZER.query_terms(text) == terms.split()
+
+
+def test_url_is_one_term_and_its_parts():
+    """A URL ends before white space, brackets, Han and final punctuation; its scheme alone is no term."""
+    parts = "example.com/a/b example.com exampl com lang zh"
+    for text in (
+        "https://Example.com/a/b?lang=zh",
+        "(https://example.com/a/b?lang=zh).",
+        "https://example.com/a/b?lang=zh。",
+    ):
+        assert ANALYZER.query_terms(text) == ["https://example.com/a/b?lang=zh", *parts.split()]
+    assert ANALYZER.query_terms("见https://x.com/ab，谢谢")[:3] == ["见", "https://x.com/ab", "x.com/ab"]
+    assert ANALYZER.query_terms("link:https://x.com/ab") == [
+        "link",
+        "https://x.com/ab",
+        "x.com/ab",
+        "x.com",
+        "com",
+        "ab",
+    ]
+
+
+def test_url_takes_no_control_character_or_lone_surrogate():
+    """Every term can be encoded; a URL is the only rule that takes more than letters, digits and connectors."""
+    for broken in "\x1b\x00\x85\ud800\u200b":
+        assert ANALYZER.query_terms(f"https://ab.cd/ef{broken}gh")[0] == "https://ab.cd/ef"
+        assert ANALYZER.query_terms(f"ab{broken}cd") == ["ab", "cd"]
+
+
+def test_frequencies_count_every_occurrence_in_order_of_first_appearance():
+    assert list(ANALYZER.terms("超时 redis 超时 err_conn conn").items()) == [
+        ("超时", 2), ("redi", 1), ("err_conn", 1), ("err", 1), ("conn", 2)]  # fmt: skip
+
+
+def test_contractions_leave_nothing_but_a_letter_alone_stays():
+    assert ANALYZER.query_terms("we're they've it'll she'd Tom's cup") == ["tom", "cup"]
+    assert ANALYZER.query_terms("S 码 D 盘") == ["s", "码", "d", "盘"]
+
+
+def test_case_insensitive_unless_camel():
+    """A lower-case query finds a camelCase word as a whole."""
+    assert ANALYZER.query_terms("getuserbyid")[0] in ANALYZER.terms("getUserById")
+    assert ANALYZER.query_terms("err_conn_reset")[0] in ANALYZER.terms("ERR_CONN_RESET!")
+
+
+def test_explain_names_the_rule_of_each_token():
+    assert [(t.term, t.rule, t.source) for t in BIGRAMS.explain("修复getUserById v1.20 a/bc s3 的")] == [
+        ("修复", "han", "修复"), ("getuserbyid", "word", "getUserById"), ("get", "camel", "get"),
+        ("user", "camel", "User"), ("id", "camel", "Id"), ("v1.20", "compound", "v1.20"),
+        ("1.20", "version", "1.20"), ("20", "literal", "20"),
+        ("a/bc", "compound", "a/bc"), ("bc", "word", "bc"), ("s3", "literal", "s3")]  # fmt: skip
+    assert [t.rule for t in ANALYZER.explain("who are 的")] == ["stop"] * 3
+    assert [t.rule for t in ANALYZER.explain("https://ab.cd")] == ["url", "compound", "word", "word"]
+    assert ("复超", "bigram") in [(t.term, t.rule) for t in BIGRAMS.explain("修复超时")]
+
+
+def test_bigrams_make_every_pair_of_a_han_run_a_term_once_for_each_occurrence():
+    text = "我们的研究生命起源研究的人们不在乎软件工程软件"
+    terms = BIGRAMS.terms(text)
+    pairs = Counter(text[i : i + 2] for i in range(len(text) - 1))
+    assert {term: count for term, count in terms.items() if len(term) == 2} == pairs
+    assert {t for t in ANALYZER.terms(text) if len(t) != 2} == {t for t in terms if len(t) != 2}
+
+
+def test_bigrams_reach_over_the_pieces_of_a_long_run():
+    run = "".join(map(chr, range(0x4E00, 0x4E00 + 3 * MAX_RUN_LENGTH)))
+    assert bigram_terms(run) <= set(BIGRAMS.terms(run))
+
+
+# ---- limits ----
+
+
+class Recorder:
+    """A segmenter that calls every character a word and notes what it was given."""
+
+    identity = "recorder"
+
+    def __init__(self):
+        self.runs = []
+
+    def search(self, run):
+        self.runs.append(run)
+        return list(run)
+
+
+def test_segmenter_gets_long_runs_in_pieces_and_only_common_characters():
+    """Time stays linear in the run, whatever the segmenter does with long ones."""
+    recorder = Recorder()
+    run = "龘" * 100_000 + "㐀𠀀〇" + "龘" * 3
+    assert [t.term for t in HanRuns(recorder, bigrams=False).tokens(run)] == list(run)
+    assert max(map(len, recorder.runs)) == MAX_RUN_LENGTH
+    assert list(HanRuns(other := Recorder(), bigrams=False).terms("龘" * 100_000)) == ["龘"] * 100_000
+    assert max(map(len, other.runs)) == MAX_RUN_LENGTH
+    assert "".join(recorder.runs) == "龘" * 100_003
+
+
+def test_term_longer_than_the_limit_is_dropped_and_its_parts_stay():
+    longest, parts = "x1" * (MAX_TERM_LENGTH // 2), ["ab" * 20, "cd" * 20]
+    assert ANALYZER.query_terms(longest) == [longest]
+    assert ANALYZER.query_terms(longest + "y " + "z" * 65 + " ok") == ["ok"]
+    assert ANALYZER.query_terms("_".join(parts)) == parts
+    assert ANALYZER.query_terms("https://host/" + "q" * 60) == ["q" * 60, "host"][::-1]
+
+
+def test_too_many_distinct_terms_are_refused_with_both_numbers():
+    analyzer = Analyzer(max_terms=10)
+    assert len(analyzer.terms(" ".join(f"x{n}" for n in range(10)) + " x1 x1")) == 10
+    with pytest.raises(TooManyTerms) as caught:
+        analyzer.terms(" ".join(f"x{n}" for n in range(12)))
+    for error in (caught.value, loads(dumps(caught.value))):
+        assert (error.terms, error.limit) == (12, 10)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "龘靐",
+        "aB",
+        "a.",
+        "a+",
+        "a://",
+        "x-y/",
+        "Ab1",
+        "é\u0301",
+        "'s",
+        "://-",
+        "c++",
+        "a\u0301",
+        "12,",
+        "@._-",
+        "́",
+        "\u200d中",
+    ],
+)
+def test_time_grows_linearly_with_the_length(unit):
+    """Ten times the text takes about ten times as long; a quadratic rule would take a hundred times."""
+
+    def seconds(size):
+        text = (unit * size)[:size] + " ://x"
+        best = 9.0
+        for _ in range(3):
+            start = process_time()
+            Analyzer(max_terms=10**9).explain(text)
+            best = min(best, process_time() - start)
+        return best
+
+    seconds(100)
+    assert seconds(60_000) <= 30 * seconds(6_000) + 0.02
+
+
+# ---- properties ----
+
+SNIPPETS = st.sampled_from(
+    [*GOLDEN, "https://a.b/c?d=e#f", "冯·诺伊曼", "ΐ Σίσυφος ς", "ﬀ ŉ ǰ", "ǰC++ 'ẗ ǰab://c", "한국어 テスト ｶﾞ", "ŁÓDŹ"]
+)
+CHARACTERS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+MIXED = st.lists(st.one_of(SNIPPETS, CHARACTERS, st.sampled_from(list(" .-_/@:'+#，。的"))), max_size=8).map("".join)
+
+
+def widen(text):
+    """Write ASCII in full-width characters."""
+    return "".join("\u3000" if c == " " else chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
+
+
+@settings(max_examples=400, deadline=None)
+@given(MIXED, st.sampled_from([ANALYZER, BIGRAMS]))
+def test_same_text_written_differently_has_the_same_terms(text, analyzer):
+    """Composition and width never matter, nor does case once there is no camelCase to see."""
+    terms = analyzer.terms(text)
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert analyzer.terms(normalize(form, text)) == terms
+    assert analyzer.terms(widen(text)) == terms
+    # Case mappings are defined on normal forms.
+    lower = normalize("NFC", normalize("NFKC", text).lower())
+    assert analyzer.terms(lower.upper()) == analyzer.terms(lower)
+
+
+def test_case_of_every_letter():
+    """No character of Unicode has a case variant with other terms."""
+    variants = ((c, {c.lower(), c.upper(), c.title(), c.casefold(), c.swapcase()}) for c in map(chr, range(0xD800)))
+    wrong = [
+        (c, v)
+        for c, others in variants
+        for v in others
+        if v != c
+        for around in ("{}", "x{}", "{}y")
+        if ANALYZER.terms(around.format(c).lower()) != ANALYZER.terms(around.format(v).lower())
+        or ANALYZER.terms(around.format(v).upper()) != ANALYZER.terms(around.format(v).lower())
+    ]
+    assert wrong == []
+
+
+@settings(max_examples=400, deadline=None)
+@given(MIXED, st.sampled_from([ANALYZER, BIGRAMS]))
+def test_terms_are_words_and_explain_gives_the_same(text, analyzer):
+    """No term is blank, punctuation or a mark alone; none begins with a connector; the two ways through agree."""
+    terms = analyzer.terms(text)
+    for term in terms:
+        assert term[0].isalnum() or find_han(term[0])
+        assert 0 < len(term) <= MAX_TERM_LENGTH
+        assert not any(c.isspace() or category(c) in ("Cc", "Cs") for c in term)
+    counted = Counter(token.term for token in analyzer.explain(text))
+    assert list(counted.items()) == list(terms.items())
+    assert analyzer.query_terms(text) == list(terms)
+    assert Analyzer(han_bigrams=analyzer is BIGRAMS).terms(text) == terms
+
+
+@settings(max_examples=200, deadline=None)
+@given(MIXED)
+def test_no_letter_or_digit_is_lost_between_identifiers(text):
+    """Identifiers hold every letter and digit of a text, so that a caller may trust that each was looked at."""
+    if find_han(text):
+        return
+    letters = [c for c in text if c.isalnum()]
+    found = [c for word in split_identifiers(text) for c in word if c.isalnum()]
+    assert found == letters
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("软件工程的研究生命起源我们〇㐀", min_size=2, max_size=9), st.text("软件的ab ，", max_size=4))
+def test_every_pair_of_han_characters_finds_its_text(run, around):
+    assert bigram_terms(run) <= set(BIGRAMS.terms(around + run + around))
+
+
+# ---- the analyzer as a whole ----
+
+
+def test_fingerprint_names_what_decides_about_terms():
+    """Another segmenter or net is another fingerprint; another limit is not."""
+    assert ANALYZER.fingerprint == Analyzer(max_terms=5).fingerprint
+    assert len({ANALYZER.fingerprint, BIGRAMS.fingerprint, Analyzer("jieba").fingerprint}) == 3
+    assert ANALYZER.describe()["han_bigrams"] is False
+    assert BIGRAMS.describe()["han_bigrams"] is True
+
+
+def test_unknown_segmenter_is_refused_by_name():
+    with pytest.raises(ValueError, match="unknown segmenter 'lac': use one of jieba, rjieba"):
+        Analyzer("lac")
+
+
+def test_threads_get_the_same_terms():
+    texts = [f"{text} getUser{n}ById 软件工程{n}" for n in range(40) for text in GOLDEN]
+    expected = [ANALYZER.terms(text) for text in texts]
+    fresh = Analyzer()
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(fresh.terms, texts)) == expected
+
+
+def test_import_needs_no_optional_package():
+    """A producer imports this package without segmenter or stemmer installed."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['jieba', 'rjieba', 'Stemmer', 'numpy']));"
+        "import jiyi.analysis as a; print(a.Analyzer.__name__)"
+    )
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["Analyzer"]
