@@ -48,7 +48,9 @@ rows: list[dict] = []
 
 
 def record(bench, docs, metric, value, unit):
-    rows.append({"bench": bench, "engine": "jiyi", "docs": docs, "metric": metric, "value": round(value, 4), "unit": unit})
+    rows.append(
+        {"bench": bench, "engine": "jiyi", "docs": docs, "metric": metric, "value": round(value, 4), "unit": unit}
+    )
 
 
 def main():
@@ -76,9 +78,13 @@ def load(options):
     lines = subprocess.run(
         [sys.executable, generator, "-n", str(options.documents), *spread], capture_output=True, check=True
     ).stdout.splitlines()
-    texts = subprocess.run(
-        [sys.executable, generator, "-n", str(options.queries), "--queries"], capture_output=True, check=True
-    ).stdout.decode().splitlines()
+    texts = (
+        subprocess.run(
+            [sys.executable, generator, "-n", str(options.queries), "--queries"], capture_output=True, check=True
+        )
+        .stdout.decode()
+        .splitlines()
+    )
     return [msgspec.json.decode(line) for line in lines], texts
 
 

@@ -124,12 +124,8 @@ def ask(client, query, expect, note):
 
 def show_statistics(redis_url):
     console.print("\n[bold]The index[/]")
-    subprocess.run(
-        [sys.executable, "-m", "jiyi", "stats"], env={**os.environ, "JIYI_REDIS_URL": redis_url}, check=True
-    )
-    subprocess.run(
-        [sys.executable, "-m", "jiyi", "check"], env={**os.environ, "JIYI_REDIS_URL": redis_url}, check=True
-    )
+    subprocess.run([sys.executable, "-m", "jiyi", "stats"], env={**os.environ, "JIYI_REDIS_URL": redis_url}, check=True)
+    subprocess.run([sys.executable, "-m", "jiyi", "check"], env={**os.environ, "JIYI_REDIS_URL": redis_url}, check=True)
 
 
 if __name__ == "__main__":

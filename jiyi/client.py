@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -16,7 +17,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from io import BufferedReader
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -39,6 +39,8 @@ TIMEOUT_S = 10.0
 """How long an answer may take, from the connection to its last byte; a `wait` is added to it."""
 MAX_CONNECTIONS = 20
 """Requests of one asyncio client that are on their way at once; further ones wait for their turn."""
+READY_IDS = 100
+"""Most ids that a reader answers in one readiness request."""
 URL_BYTES = 6_000
 """Longest query string of a readiness request (proxies allow about 8,000 bytes); more ids take more requests."""
 WAIT_SLICE_S = 10.0
@@ -111,7 +113,7 @@ class StoredMemory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     user_id: str | None = None
     session_id: str | None = None
     kind: str | None = None
-    tags: tuple[str, ...] | None = None
+    tags: tuple[str, ...] = ()
     timestamp: datetime | None = None
     importance: float | None = None
     expires_at: datetime | None = None
@@ -120,11 +122,23 @@ class StoredMemory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     indexed_at: datetime | None = None
 
 
+class Explanation(msgspec.Struct, frozen=True, rename="camel"):
+    """The numbers that the parts of a score are made of, and the formula."""
+
+    length: int
+    avgdl: float
+    docs: int
+    k1: float
+    b: float
+    formula: str = ""
+
+
 class Hit(StoredMemory, frozen=True, kw_only=True, rename="camel"):
-    """A memory that was found, with its BM25 score; `matched_terms` explain it when asked with `explain`."""
+    """A memory that was found, with its BM25 score and what each term gave to it; `explain` adds `explanation`."""
 
     score: float
-    matched_terms: tuple[MatchedTerm, ...] | None = None
+    matched_terms: tuple[MatchedTerm, ...] = ()
+    explanation: Explanation | None = None
 
 
 class IndexStatistics(msgspec.Struct, frozen=True, rename="camel"):
@@ -144,13 +158,13 @@ class SearchResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Filters(TypedDict, total=False):
-    """Conditions of a search; a memory must meet all. Of `tags` it must carry each."""
+    """Conditions of a search; a memory must meet all, and of several values one. `until` is exclusive."""
 
-    user_id: str | None
-    session_id: str | None
-    author: str | None
-    source_system: str | None
-    kind: str | None
+    user_id: str | Sequence[str] | None
+    session_id: str | Sequence[str] | None
+    author: str | Sequence[str] | None
+    source_system: str | Sequence[str] | None
+    kind: str | Sequence[str] | None
     tags: str | Sequence[str] | None
     since: datetime | str | int | None
     until: datetime | str | int | None
@@ -281,7 +295,7 @@ def _seconds(wait: float | str) -> float:
 
 
 _Asking: TypeAlias = "Generator[_Request[Any] | float, Any, list[Readiness]]"
-"""A conversation without input and output: yields requests and seconds to sleep, is sent answers, returns the result."""
+"""A conversation without input and output: yields requests and seconds to sleep, is sent answers, returns a result."""
 
 
 def _ask_ready(ids: Sequence[str], entries: Sequence[str] | None, ns: str, wait_s: float) -> _Asking:
@@ -306,10 +320,10 @@ def _ask_ready(ids: Sequence[str], entries: Sequence[str] | None, ns: str, wait_
 
 
 def _groups(queries: Sequence[str]) -> Iterator[list[str]]:
-    """Split into groups of at most `URL_BYTES`."""
+    """Split into groups of at most `READY_IDS` and `URL_BYTES`."""
     group: list[str] = []
     for query in queries:
-        if group and sum(map(len, group)) + len(group) + len(query) > URL_BYTES:
+        if len(group) == READY_IDS or (group and sum(map(len, group)) + len(group) + len(query) > URL_BYTES):
             yield group
             group = []
         group.append(query)
@@ -351,46 +365,53 @@ def _ask_open(accepted: Sequence[Versioned], known: dict[int, Readiness], deadli
 class _Exchange:
     """A request on its way. Another thread may abort it."""
 
-    def __init__(self, request: _Request[_Answer]) -> None:
+    def __init__(self, request: _Request[Any]) -> None:
         self.request = request
         self._lock = threading.Lock()
         self._aborted = False
-        self._connection: HTTPConnection | None = None
+        self._socket: socket.socket | None = None
 
-    def hold(self, connection: HTTPConnection | None) -> None:
-        """Note the connection that is in use, None when it goes back to where others take it from."""
+    def hold(self, connected: socket.socket | None) -> None:
+        """Note the socket that is in use, None before its connection goes back to where others take it from."""
         with self._lock:
             if self._aborted:
                 raise UnavailableError("the request was cancelled")
-            self._connection = connection
+            self._socket = connected
 
     def abort(self) -> None:
         """End the exchange soon: whoever waits for its answer sees the connection closed."""
         with self._lock:
             self._aborted = True
-            if self._connection is not None and self._connection.sock is not None:
+            if self._socket is not None:
                 with suppress(OSError):
-                    self._connection.sock.shutdown(socket.SHUT_RDWR)
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
 
-class _PunctualReader(socket.SocketIO):
+class _PunctualReader(io.RawIOBase):
     """Reads a socket until a deadline for the whole answer; a socket's own timeout begins anew at every byte."""
 
-    def __init__(self, source: socket.socket, deadline: float) -> None:
-        super().__init__(source, "r")
+    def __init__(self, source: socket.socket, raw: Any, deadline: float) -> None:
+        super().__init__()
         self._source = source
+        self._raw = raw
         self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
 
     def readinto(self, buffer: Any) -> int | None:
         self._source.settimeout(_left_s(self._deadline))
-        return super().readinto(buffer)
+        return cast("int | None", self._raw.readinto(buffer))
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class _PunctualResponse(HTTPResponse):
     def __init__(self, source: socket.socket, *args: Any, deadline: float, **options: Any) -> None:
         super().__init__(source, *args, **options)
-        self.fp.close()
-        self.fp = BufferedReader(_PunctualReader(source, deadline))
+        self.fp = io.BufferedReader(_PunctualReader(source, self.fp.detach(), deadline))
 
 
 def _left_s(deadline: float) -> float:
@@ -426,8 +447,7 @@ class _Transport:
         while True:
             connection, kept = self._take()
             try:
-                exchange.hold(connection)
-                response, body = self._attempt(connection, request, deadline)
+                response, body = self._attempt(connection, exchange, deadline)
                 exchange.hold(None)
             except BaseException as error:
                 connection.close()
@@ -444,9 +464,8 @@ class _Transport:
                 self._keep(connection)
             return _decoded(response, body, request.answer)
 
-    def _attempt(
-        self, connection: HTTPConnection, request: _Request[Any], deadline: float
-    ) -> tuple[HTTPResponse, bytes]:
+    def _attempt(self, connection: HTTPConnection, exchange: _Exchange, deadline: float) -> tuple[HTTPResponse, bytes]:
+        request = exchange.request
         headers = {"Accept": "application/json", "User-Agent": f"jiyi/{__version__}"}
         if request.body is not None:
             headers["Content-Type"] = "application/json"
@@ -455,6 +474,7 @@ class _Transport:
         connection.timeout = _left_s(deadline)
         if connection.sock is None:
             connection.connect()
+        exchange.hold(connection.sock)
         connection.sock.settimeout(_left_s(deadline))
         connection.request(request.method, self._prefix + request.target, request.body, headers)
         response = connection.getresponse()
@@ -553,7 +573,7 @@ class SyncClient:
         """Close the kept connections."""
         self._transport.close()
 
-    def search(  # noqa: PLR0913, PLR0917 - the parameters of the HTTP call
+    def search(  # noqa: PLR0913 - the parameters of the HTTP call
         self,
         q: str,
         ns: str = DEFAULT_NAMESPACE,
@@ -616,8 +636,11 @@ class SyncClient:
             except StopIteration as end:
                 return cast("list[Readiness]", end.value)
             try:
-                answer = time.sleep(asked) if isinstance(asked, float) else self._send(asked)
-                step = partial(asking.send, answer)
+                if isinstance(asked, float):
+                    time.sleep(asked)
+                    step = partial(asking.send, None)
+                else:
+                    step = partial(asking.send, self._send(asked))
             except UnavailableError as error:
                 step = partial(asking.throw, error)
 
@@ -645,7 +668,7 @@ class Client:
         """Close the kept connections."""
         self._transport.close()
 
-    async def search(
+    async def search(  # noqa: PLR0913 - as above
         self,
         q: str,
         ns: str = DEFAULT_NAMESPACE,
@@ -710,8 +733,9 @@ class Client:
             except StopIteration as end:
                 return cast("list[Readiness]", end.value)
             try:
-                answer = await (anyio.sleep(asked) if isinstance(asked, float) else self._send(asked))
-                step = partial(asking.send, answer)
+                step = partial(
+                    asking.send, await (anyio.sleep(asked) if isinstance(asked, float) else self._send(asked))
+                )
             except UnavailableError as error:
                 step = partial(asking.throw, error)
 

@@ -8,7 +8,7 @@ import msgpack
 import msgspec
 
 from jiyi import keys, scripts
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.events import identify
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 async def namespaces(database: Database) -> list[str]:
     """All namespaces that can hold dead letters, sorted."""
-    with translated_errors():
-        members = await database.execute_command("SMEMBERS", keys.NAMESPACES)
+    members = await execute(database, "SMEMBERS", keys.NAMESPACES)
     return sorted({raw.decode() for raw in members} | {"default"})
 
 
@@ -44,8 +43,7 @@ async def letters(database: Database, ns: str) -> AsyncIterator[DeadLetter]:
     """All dead letters of a namespace, oldest first."""
     after = "-"
     while True:
-        with translated_errors():
-            rows = await database.execute_command("XRANGE", keys.dead_key(ns), after, "+", "COUNT", _PAGE)
+        rows = await execute(database, "XRANGE", keys.dead_key(ns), after, "+", "COUNT", _PAGE)
         for letter, flat in rows:
             yield _decode(ns, letter.decode(), flat)
         if len(rows) < _PAGE:
@@ -55,8 +53,7 @@ async def letters(database: Database, ns: str) -> AsyncIterator[DeadLetter]:
 
 async def find(database: Database, ns: str, letter: str) -> DeadLetter | None:
     """One dead letter by its id in the dead-letter stream."""
-    with translated_errors():
-        rows = await database.execute_command("XRANGE", keys.dead_key(ns), letter, letter)
+    rows = await execute(database, "XRANGE", keys.dead_key(ns), letter, letter)
     return _decode(ns, letter, rows[0][1]) if rows else None
 
 
@@ -67,9 +64,8 @@ async def replay(database: Database, stream: str, letter: DeadLetter) -> str:
     memory stays marked as failed until the event is processed.
     """
     flat = [part for pair in _replayed(letter) for part in pair]
-    with translated_errors():
-        entry = await database.execute_command("XADD", stream, "*", *flat)
-        await database.execute_command("XDEL", keys.dead_key(letter.ns), letter.letter)
+    entry = await execute(database, "XADD", stream, "*", *flat)
+    await execute(database, "XDEL", keys.dead_key(letter.ns), letter.letter)
     return str(entry.decode())
 
 

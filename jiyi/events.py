@@ -7,14 +7,16 @@ msgpack map of the same fields. The id of the stream entry is the event's versio
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgpack
 import msgspec
 
 from jiyi.errors import InvalidEventError
 from jiyi.memories import DEFAULT_NAMESPACE, Memory, parse_id, parse_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 KINDS: dict[str, Literal["write", "delete"]] = {
     "write": "write",
@@ -113,7 +115,7 @@ def _named(fields: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
         except UnicodeDecodeError:
             raise InvalidEventError("not_utf8", "", "a field name is not UTF-8") from None
         if name in named:
-            raise InvalidEventError("duplicate_field", ascii(name[:40]), "stands in the entry twice")
+            raise InvalidEventError("duplicate_field", _shown(name), "stands in the entry twice")
         if name == "payload":
             if len(fields) > 1:
                 raise InvalidEventError("unknown_field", "payload", "must be the only field of its entry")
@@ -121,8 +123,13 @@ def _named(fields: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
         try:
             named[name] = raw_value.decode()
         except UnicodeDecodeError:
-            raise InvalidEventError("not_utf8", ascii(name[:40]), "is not UTF-8") from None
+            raise InvalidEventError("not_utf8", _shown(name), "is not UTF-8") from None
     return named
+
+
+def _shown(name: str) -> str:
+    """Make a stranger's field name fit for an error message: short and printable."""
+    return ascii(name[:40]).strip("'")
 
 
 def _unpacked(payload: bytes) -> dict[str, Any]:
@@ -140,7 +147,8 @@ def _version(entry: str, origin: Any) -> str:
         return entry
     if not isinstance(origin, str) or not _ENTRY.fullmatch(origin):
         raise InvalidEventError("invalid_field", "origin", "must be the stream entry id that is replayed")
+    ms, seq = map(int, origin.split("-"))
     # A fence from the future would block every honest write of this memory.
-    if parse_entry(origin) > parse_entry(entry):
+    if (ms, seq) > parse_entry(entry):
         raise InvalidEventError("invalid_field", "origin", "lies after the entry that carries it")
-    return origin
+    return f"{ms}-{seq}"  # without leading zeros: one version has one spelling

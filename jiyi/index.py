@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from jiyi import keys, scripts
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.errors import AnalyzerMismatchError, UnavailableError
 from jiyi.events import parse_entry
 from jiyi.packing import Prepared, old_document, pack
@@ -143,8 +143,7 @@ class IndexWriter:
     async def _announce(self, ns: str, epoch: str) -> None:
         """Add the namespace to the set of all before anything is applied in it (again after a wipe)."""
         if self._announced.get(ns) != epoch:
-            with translated_errors():
-                await self._database.execute_command("SADD", keys.NAMESPACES, ns)
+            await execute(self._database, "SADD", keys.NAMESPACES, ns)
             self._announced[ns] = epoch
 
 

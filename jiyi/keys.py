@@ -6,11 +6,11 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 
 | key | type | meaning | lifetime |
 | --- | --- | --- | --- |
-| `memory:{ns}:<id>` | hash | the stored memory, its fence and forward list; a tombstone after a delete | see `drop_tombstones.lua` |
-| `terms:{ns}:<bucket>` | hash | term → u32 df, then its postings while they are short | a field goes with its last document |
-| `index:{ns}:<term>` | string | the postings of a longer term | goes with its last document |
+| `memory:{ns}:<id>` | hash | the stored memory, its fence and forward list | until it is deleted and forgotten |
+| `terms:{ns}:<bucket>` | hash | term → u32 df, then its postings while short | as its last document |
+| `index:{ns}:<term>` | string | the postings of a longer term | as its last document |
 | `journal:{ns}` | string | births and deaths of document numbers | as the namespace |
-| `ids:{ns}:<block>` | hash | document number → id, 128 numbers a block | a field goes with its document |
+| `ids:{ns}:<block>` | hash | document number → id, 128 numbers a block | as the documents |
 | `stats:{ns}` | hash | `docs`, `tokens`, `next_doc`, `analyzer`, `epoch` | as the namespace |
 | `tombstones:{ns}` | sorted set | id → milliseconds of the deleting entry | as the tombstones |
 | `expiries:{ns}` | sorted set | id → `expires_at` in milliseconds | as the memory |

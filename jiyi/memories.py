@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jiyi.errors import InvalidEventError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_ID_BYTES = 256
 MAX_NAMESPACE_BYTES = 128
@@ -141,7 +143,8 @@ def parse_time(field: str, value: Any) -> int:
 def format_time(ms: int) -> str:
     """Give epoch milliseconds as ISO 8601 in UTC, with milliseconds and `Z`."""
     seconds, rest = divmod(ms, 1000)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{rest:03d}Z"
+    # Not strftime, which writes the years before 1000 with fewer than four digits.
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat() + f".{rest:03d}Z"
 
 
 def parse_tags(value: Any) -> tuple[str, ...]:

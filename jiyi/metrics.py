@@ -41,12 +41,13 @@ WORKER_ERRORS = Counter("jiyi_worker_errors_total", "Errors after which a worker
 BATCH_SIZE = Histogram(
     "jiyi_batch_size", "Entries in one batch read from the stream.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 )
-TOKENISE_SECONDS = Histogram(
-    "jiyi_tokenise_seconds", "Seconds of analysis for one batch of events.", buckets=_FAST
+TOKENISE_SECONDS = Histogram("jiyi_tokenise_seconds", "Seconds of analysis for one batch of events.", buckets=_FAST)
+APPLY_SECONDS = Histogram(
+    "jiyi_apply_seconds", "Seconds of one atomic apply call, as the worker sees it.", buckets=_FAST
 )
-APPLY_SECONDS = Histogram("jiyi_apply_seconds", "Seconds of one atomic apply call, as the worker sees it.", buckets=_FAST)
 SEARCHABLE_SECONDS = Histogram(
-    "jiyi_write_to_searchable_seconds", "Seconds from the event's entry in the stream to its place in the index.",
+    "jiyi_write_to_searchable_seconds",
+    "Seconds from the event's entry in the stream to its place in the index.",
     buckets=_LAG,
 )
 STREAM_LAG = Gauge(
@@ -58,7 +59,8 @@ PENDING = Gauge(
     "jiyi_pending_entries", "Entries read by a worker and not acknowledged yet.", multiprocess_mode="mostrecent"
 )
 OLDEST_UNAPPLIED_SECONDS = Gauge(
-    "jiyi_oldest_unapplied_seconds", "Age of the oldest entry that is not applied yet; 0 when there is none.",
+    "jiyi_oldest_unapplied_seconds",
+    "Age of the oldest entry that is not applied yet; 0 when there is none.",
     multiprocess_mode="mostrecent",
 )
 CONSUMERS = Gauge("jiyi_consumers", "Consumers of the worker group.", multiprocess_mode="mostrecent")
@@ -73,9 +75,7 @@ CACHE_TERMS = Counter(
     "Terms of searches by what the cache had: hit (nothing new), delta (new bytes), miss (all bytes).",
     ["result"],
 )
-CACHE_BYTES = Gauge(
-    "jiyi_cache_bytes", "Bytes of decoded postings that readers keep.", multiprocess_mode="livesum"
-)
+CACHE_BYTES = Gauge("jiyi_cache_bytes", "Bytes of decoded postings that readers keep.", multiprocess_mode="livesum")
 HTTP_REQUESTS = Counter("jiyi_http_requests_total", "HTTP requests, by route and status.", ["route", "status"])
 
 
@@ -91,7 +91,7 @@ def render() -> bytes:
     """Give all metrics in the Prometheus text format, those of sibling processes included."""
     if MULTIPROCESS_VARIABLE in os.environ:
         registry = CollectorRegistry()
-        MultiProcessCollector(registry)
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
     return generate_latest(REGISTRY)
 
@@ -106,7 +106,7 @@ def serve(host: str, port: int) -> Callable[[], None]:
     registry: CollectorRegistry = REGISTRY
     if MULTIPROCESS_VARIABLE in os.environ:
         registry = CollectorRegistry()
-        MultiProcessCollector(registry)
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     server = make_server(host, port, make_wsgi_app(registry), handler_class=_QuietHandler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server.shutdown

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis.exceptions import NoScriptError
 
 from jiyi import keys
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,11 +69,10 @@ def load(name: str) -> Script:
 async def call(database: Database, name: str, key_names: Sequence[str], arguments: Sequence[Argument]) -> Any:
     """Run a script. Raises `UnavailableError` when the server cannot answer now."""
     script = load(name)
-    with translated_errors():
-        try:
-            return await database.execute_command("EVALSHA", script.sha, len(key_names), *key_names, *arguments)
-        except NoScriptError:
-            return await database.execute_command("EVAL", script.source, len(key_names), *key_names, *arguments)
+    try:
+        return await execute(database, "EVALSHA", script.sha, len(key_names), *key_names, *arguments)
+    except NoScriptError:
+        return await execute(database, "EVAL", script.source, len(key_names), *key_names, *arguments)
 
 
 async def prepare_events(  # noqa: PLR0913 - the script's contract

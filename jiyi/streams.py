@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.events import parse_entry
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class EventStream:
         self._group = group
 
     async def _run(self, *command: str | int) -> Any:
-        with translated_errors():
-            return await self._database.execute_command(*command)
+        return await execute(self._database, *command)
 
     async def ensure_group(self) -> bool:
         """Create the group, and the stream, at the very beginning; False when it is there already.
@@ -86,9 +85,7 @@ class EventStream:
 
     async def claim(self, consumer: str, idle_ms: int, cursor: str, count: int) -> Claim:
         """Take over up to `count` entries that have been pending for `idle_ms`; carry the cursor on."""
-        reply = await self._run(
-            "XAUTOCLAIM", self.name, self._group, consumer, idle_ms, cursor, "COUNT", count
-        )
+        reply = await self._run("XAUTOCLAIM", self.name, self._group, consumer, idle_ms, cursor, "COUNT", count)
         return Claim(reply[0].decode(), _entries(reply[1]), [entry.decode() for entry in reply[2]])
 
     async def renew(self, consumer: str, entries: Sequence[str]) -> None:

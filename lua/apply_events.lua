@@ -22,7 +22,7 @@
 
 local stats, journal, tombstones, expiries, failed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local OK, CONFLICT, EPOCH_CHANGED, ANALYZER_CHANGED = 0, 1, 2, 3
-local INLINE_BYTES, CHUNK = 60, 1000
+local INLINE_BYTES, GENERATION_BYTES, CHUNK = 60, 4, 1000
 local epoch, analyzer, now = ARGV[1], ARGV[2], ARGV[3]
 local event_count, block_count, bucket_count = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local docs_delta, tokens_delta, journal_records = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
@@ -53,6 +53,11 @@ local function padded(entry)
   return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
 end
 
+-- A counter as HINCRBY takes it, exact in a double.
+local function whole(value)
+  return value and #value <= 15 and (value == '0' or string.match(value, '^[1-9]%d*$')) and tonumber(value)
+end
+
 -- Checks. A command on a key of the wrong type raises here, before anything is written.
 
 local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens')
@@ -61,9 +66,6 @@ if counters[1] ~= epoch then
 end
 if counters[2] ~= analyzer then
   return ANALYZER_CHANGED
-end
-if tonumber(counters[3]) + docs_delta < 0 or tonumber(counters[4]) + tokens_delta < 0 then
-  return redis.error_reply('CORRUPT the counters of the namespace are too low; run: jiyi check')
 end
 local journal_bytes = redis.call('STRLEN', journal)
 local has_tombstones = redis.call('ZCARD', tombstones) > 0
@@ -75,14 +77,21 @@ for i = 1, event_count do
   local event = { op = take(), id = take(), expected = take(), version = take(), ms = take(), expires_at = take() }
   event.fields = take_list(tonumber(take()))
   event.key = KEYS[first_memory + i - 1]
+  local version = padded(event.version)
   if (redis.call('HGET', event.key, 'entry') or '') ~= event.expected then
     return CONFLICT
   end
   if has_failed then
     local letter = redis.call('HGET', failed, event.id)
-    event.heals = letter and padded(letter) <= padded(event.version)
+    event.heals = letter and padded(letter) <= version
   end
   events[i] = event
+end
+
+-- Only now: with a fence that has moved, the deltas mean nothing.
+local docs, tokens = whole(counters[3]), whole(counters[4])
+if not docs or not tokens or docs + docs_delta < 0 or tokens + tokens_delta < 0 then
+  return redis.error_reply('CORRUPT the counters of the namespace are too low or no numbers; run: jiyi check')
 end
 
 local blocks = {}
@@ -112,26 +121,28 @@ end
 local buckets, appends, spills, emptied = {}, {}, {}, {}
 local term_key = first_term
 
+-- Notes what has to be written for a term; answers what is wrong with it, if anything.
 local function plan_term(bucket, term, value, postings, dead)
   local key = KEYS[term_key]
   local df = (value and struct.unpack('<I4', value) or 0) + #postings / 6 - #dead / 4
   local long = value and #value == 4
   if df < 0 then
-    return false
+    return 'a document frequency is too low'
   end
-  if long then
-    redis.call('STRLEN', key)
-  end
+  local has_postings = long and redis.call('STRLEN', key) > GENERATION_BYTES
   if df == 0 then
     bucket.gone[#bucket.gone + 1] = term
     if long then
       emptied[#emptied + 1] = key
     end
-    return true
+    return nil
   end
   local header = struct.pack('<I4', df)
   if long then
     if #postings > 0 then
+      if not has_postings then
+        return 'the postings of a term are lost'
+      end
       appends[#appends + 1] = { key, postings }
     end
   else
@@ -143,13 +154,14 @@ local function plan_term(bucket, term, value, postings, dead)
     if 4 + #records <= INLINE_BYTES then
       header = header .. records
     else
+      redis.call('STRLEN', key)
       spills[#spills + 1] = { key, generation .. records }
     end
   end
   local changed = bucket.changed
   changed[#changed + 1] = term
   changed[#changed + 1] = header
-  return true
+  return nil
 end
 
 for i = 1, bucket_count do
@@ -165,14 +177,22 @@ for i = 1, bucket_count do
     local values = redis.call('HMGET', bucket.key, unpack(terms))
     for j = 1, size do
       local postings = take()
-      local dead = from + j - 1 > plain and take() or ''
-      if not plan_term(bucket, terms[j], values[j], postings, dead) then
-        return redis.error_reply('CORRUPT a document frequency is too low; run: jiyi check')
+      local dead = ''
+      if from + j - 1 > plain then
+        dead = take()
+      end
+      local fault = plan_term(bucket, terms[j], values[j], postings, dead)
+      if fault then
+        return redis.error_reply('CORRUPT ' .. fault .. '; run: jiyi check')
       end
       term_key = term_key + 1
     end
   end
   buckets[i] = bucket
+end
+
+if at ~= #ARGV + 1 or term_key ~= #KEYS + 1 then
+  return redis.error_reply('ERR keys or arguments are missing or too many')
 end
 
 -- Writes. Nothing below can fail: types, counters and memory were checked above.

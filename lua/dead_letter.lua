@@ -25,6 +25,7 @@ local marked_entry = marked and string.match(marked, '^%S+')
 if marked_entry == entry then
   return 0
 end
+local marks = not marked or padded(marked_entry) < padded(entry)
 
 -- The entry's own fields travel as one value: their names could otherwise be taken for ours.
 local fields = {}
@@ -33,7 +34,7 @@ for i = 7, #ARGV do
 end
 redis.call('XADD', dead, '*', 'entry', entry, 'code', code, 'reason', reason, 'dead_at', now,
   'deliveries', deliveries, 'fields', cmsgpack.pack(fields))
-if not marked or padded(marked_entry) < padded(entry) then
+if marks then
   redis.call('HSET', failed, field, entry .. ' ' .. code .. ' ' .. reason)
 end
 return 1

@@ -17,16 +17,27 @@ local function padded(id)
   return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
 end
 
+if #ARGV ~= #KEYS then
+  return redis.error_reply('ERR keys or arguments are missing or too many')
+end
 redis.call('ZCARD', tombstones)
-local dropped = 0
+local first_kept = padded(floor)
+local stale, old = {}, {}
 for i = 2, #KEYS do
   local stored = redis.call('HMGET', KEYS[i], 'entry', 'deleted_at')
   if not stored[2] then
-    redis.call('ZREM', tombstones, ARGV[i])
-  elseif padded(stored[1]) < padded(floor) then
-    redis.call('DEL', KEYS[i])
-    redis.call('ZREM', tombstones, ARGV[i])
-    dropped = dropped + 1
+    stale[#stale + 1] = ARGV[i]
+  elseif padded(stored[1]) < first_kept then
+    stale[#stale + 1] = ARGV[i]
+    old[#old + 1] = KEYS[i]
   end
+end
+
+for _, id in ipairs(stale) do
+  redis.call('ZREM', tombstones, id)
+end
+local dropped = 0
+for _, key in ipairs(old) do
+  dropped = dropped + redis.call('DEL', key)
 end
 return dropped

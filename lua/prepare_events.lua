@@ -32,8 +32,14 @@ local function padded(entry)
   return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
 end
 
+if #ARGV ~= 2 * #KEYS + 1 then
+  return redis.error_reply('ERR keys or arguments are missing or too many')
+end
 local known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'next_doc')
 local epoch, next_doc = known[1], tonumber(known[3] or '0')
+if not epoch ~= not known[3] or not next_doc then
+  return redis.error_reply('CORRUPT the next document number of the namespace is lost; run: jiyi check')
+end
 if epoch and known[2] ~= analyzer then
   return { epoch, known[2] }
 end
@@ -82,4 +88,8 @@ end
 if needed > 0 then
   redis.call('HINCRBY', stats, 'next_doc', needed)
 end
-return { epoch, analyzer, next_doc, unpack(states) }
+local answer = { epoch, analyzer, next_doc }
+for i, state in ipairs(states) do
+  answer[3 + i] = state
+end
+return answer

@@ -39,7 +39,7 @@ def stream(database, settings):
     return EventStream(database, settings.stream, settings.group)
 
 
-async def processed(stream, entries=None):
+async def processed(stream):
     """Wait until everything on the stream is processed; gives the state."""
 
     async def quiet():
@@ -251,8 +251,8 @@ async def test_processed_entries_are_trimmed_and_tombstones_forgotten(database, 
 
 async def test_expired_memories_are_deleted(database, settings, stream):
     with running("jiyi_workers", settings):
-        await append(database, settings, event="write", id="old", content="long gone", expires_at="2026-01-01T00:00:00Z")
-        await append(database, settings, event="write", id="new", content="still here", expires_at="9999-01-01T00:00:00Z")
+        for name, end in (("old", "2026-01-01T00:00:00Z"), ("new", "9999-01-01T00:00:00Z")):
+            await append(database, settings, event="write", id=name, content=f"{name} text", expires_at=end)
 
         async def only_new():
             return await database.hget(keys.stats_key("default"), "docs") == b"1"

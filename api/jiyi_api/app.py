@@ -37,6 +37,7 @@ def create_app(settings: Settings) -> Litestar:
         route_handlers=[
             memories.write_memories,
             memories.delete_memory,
+            memories.delete_namesake,
             memories.get_memory,
             memories.ready,
             search.search_by_body,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jiyi.errors import CorruptIndexError
 from jiyi.postings import DEATH, GENERATION_BYTES
 
 if TYPE_CHECKING:
@@ -27,6 +28,16 @@ def _grown(array: NDArray[np.generic], size: int, fill: float = 0) -> NDArray[np
     larger = np.full(max(size, array.size + array.size // 2, 16), fill, array.dtype)
     larger[: array.size] = array
     return larger
+
+
+def _records(data: bytes, kind: np.dtype[np.void], next_doc: int) -> NDArray[np.void]:
+    """Decode records. The kernel indexes by document number unchecked, so numbers are checked here."""
+    if len(data) % kind.itemsize:
+        raise CorruptIndexError("a record of the index is cut short; run: jiyi check")
+    records = np.frombuffer(data, kind)
+    if records.size and records["doc"].max() >= next_doc:
+        raise CorruptIndexError("the index names a document number that was never given out; run: jiyi check")
+    return records
 
 
 class Postings:
@@ -56,11 +67,14 @@ class Postings:
         """Memory held."""
         return self._docs.nbytes + self._tfs.nbytes + 200
 
-    def extend(self, generation: bytes, start: int, data: bytes) -> None:
-        """Take in bytes [start, start + len(data)) of the key; an older generation is forgotten."""
+    def extend(self, generation: bytes, start: int, data: bytes, next_doc: int) -> None:
+        """Take in bytes [start, start + len(data)) of the key; an older generation is forgotten.
+
+        Raises `CorruptIndexError` for a document number that has never been given out, that is from `next_doc` on.
+        """
+        records = _records(data, POSTING, next_doc)
         if generation != self.generation or start < self.seen:
             self.size, self.generation, self.seen = 0, generation, start
-        records = np.frombuffer(data, POSTING)
         end = self.size + records.size
         self._docs = _grown(self._docs, end)  # type: ignore[assignment]
         self._tfs = _grown(self._tfs, end)  # type: ignore[assignment]
@@ -69,10 +83,10 @@ class Postings:
         self.size, self.seen = end, start + len(data)
 
 
-def inline_postings(data: bytes) -> Postings:
+def inline_postings(data: bytes, next_doc: int) -> Postings:
     """Decode the postings of a term that come whole with its dictionary entry."""
     postings = Postings()
-    postings.extend(b"", 0, data)
+    postings.extend(b"", 0, data, next_doc)
     return postings
 
 
@@ -97,11 +111,11 @@ class Journal:
         """Memory held, about."""
         return self.lengths.nbytes + self.created.nbytes + self.importance.nbytes + 150 * len(self.ids) + 500
 
-    def extend(self, generation: bytes, start: int, data: bytes) -> None:
-        """Take in bytes [start, start + len(data)) of the journal; an older generation is forgotten."""
+    def extend(self, generation: bytes, start: int, data: bytes, next_doc: int) -> None:
+        """Take in bytes [start, start + len(data)) of the journal; errors as in `Postings.extend`."""
+        records = _records(data, JOURNAL, next_doc)
         if generation != self.generation or start < self.seen:
             self._reset(generation, start)
-        records = np.frombuffer(data, JOURNAL)
         self.seen = start + len(data)
         if not records.size:
             return

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Response
 from litestar.exceptions import HTTPException
+from litestar.openapi.datastructures import ResponseSpec
 
-from jiyi import metrics
 from jiyi.errors import (
     AnalyzerMismatchError,
+    CorruptIndexError,
     InvalidEventError,
     InvalidQueryError,
     JiyiError,
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
+_MEANINGS = {
+    400: "The request is wrong; the message names the field or parameter",
+    404: "There is no such memory",
+    413: "The body, or a part of it, is larger than is accepted",
+    503: "Redis cannot be asked now, or not this index; Retry-After says when to ask again",
+}
+_REFUSALS = {AnalyzerMismatchError: "analyzer_mismatch", CorruptIndexError: "corrupt_index"}
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
 
 
@@ -40,6 +49,13 @@ class FailureBody(msgspec.Struct):
     error: Failure
 
 
+def documented(*statuses: int) -> dict[int, ResponseSpec]:
+    """Give what OpenAPI says about the failures of a route."""
+    return {
+        status: ResponseSpec(FailureBody, generate_examples=False, description=_MEANINGS[status]) for status in statuses
+    }
+
+
 def answer(status: int, code: str, message: str, headers: dict[str, Any] | None = None) -> Response[FailureBody]:
     """Build a failure answer."""
     return Response(FailureBody(Failure(code, message)), status_code=status, headers=headers)
@@ -48,15 +64,15 @@ def answer(status: int, code: str, message: str, headers: dict[str, Any] | None 
 def refused(_: Request[Any, Any, Any], error: InvalidEventError | InvalidQueryError) -> Response[FailureBody]:
     """400: the request is wrong and stays wrong."""
     code = error.code if isinstance(error, InvalidEventError) else "invalid_query"
-    return answer(413 if code == "too_large" else 400, code, str(error))
+    message = _spelt(error.field) + str(error).removeprefix(error.field)
+    return answer(413 if code == "too_large" else 400, code, message)
 
 
 def unavailable(_: Request[Any, Any, Any], error: JiyiError) -> Response[FailureBody]:
     """503: not now."""
-    metrics.SEARCHES.labels("unavailable").inc()
     if isinstance(error, UnavailableError):
         return answer(503, "unavailable", str(error), retry_headers(error))
-    code = "analyzer_mismatch" if isinstance(error, AnalyzerMismatchError) else "unavailable"
+    code = next((word for kind, word in _REFUSALS.items() if isinstance(error, kind)), "unavailable")
     return answer(503, code, str(error), {"Retry-After": "10"})
 
 
@@ -64,8 +80,21 @@ def http_failure(_: Request[Any, Any, Any], error: HTTPException) -> Response[Fa
     """Failures that the framework finds: wrong JSON, wrong types, no such path."""
     message = error.detail
     if isinstance(error.extra, list):
-        message = "; ".join(f"{one.get('key', 'request')}: {one.get('message')}" for one in error.extra)
+        message = "; ".join(_problem(one) for one in error.extra)
     return answer(error.status_code, _CODES.get(error.status_code, "http_error"), message, error.headers)
+
+
+def _problem(found: dict[str, Any]) -> str:
+    """Say what the framework found wrong; it calls the body `data`, and an absent one just that."""
+    key, message = found.get("key", "request"), found.get("message")
+    if key != "data":
+        return f"{_spelt(key)}: {message}"
+    return "body: is missing; send JSON" if message == "'data'" else f"body: {message}"
+
+
+def _spelt(field: str) -> str:
+    """Give a field's name as HTTP spells it, in camelCase."""
+    return re.sub(r"_([a-z])", lambda found: found[1].upper(), field)
 
 
 def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[FailureBody]:

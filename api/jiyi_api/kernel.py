@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     U32 = NDArray[np.uint32]
 
 
+MAX_HITS = 255
+"""Most hits of one `frequencies` call: their numbers fit into a uint8 beside 0."""
+
+
 @njit(cache=True, nogil=True)
 def mark(docs: U32, step: int, marks: U8) -> None:
     """Raise the mark of each document from `step` to `step` + 1: it passes one more group of filters."""
@@ -152,7 +156,7 @@ def select_top(  # noqa: PLR0913 - numba takes arrays, not objects
 
 @njit(cache=True, nogil=True)
 def frequencies(docs: U32, tfs: U16, hits: U32, slots: U8, out: U16) -> None:
-    """Look up the term frequency of each of at most 254 `hits` (0: not contained) into `out`.
+    """Look up the term frequency of each of at most `MAX_HITS` hits (0: not contained) into `out`.
 
     `slots` is scratch space like `marks`.
     """

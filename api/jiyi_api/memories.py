@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar import Response, delete, get, post
+from litestar import Request, Response, delete, get, post
 from litestar.exceptions import NotFoundException
 from litestar.params import Parameter
 
 from jiyi.errors import InvalidEventError, InvalidQueryError
 from jiyi.events import parse_entry
 from jiyi.memories import DEFAULT_NAMESPACE, parse_id, parse_namespace
+from jiyi_api.failures import documented
+from jiyi_api.parameters import memory_id_of, refuse_unknown
 from jiyi_api.readiness import Readiness
 from jiyi_api.searcher import StoredMemory, fetch_documents
 from jiyi_api.service import Service
+
+if TYPE_CHECKING:
+    from jiyi.producer import Accepted
 
 MAX_READY_IDS = 100
 _WAIT = re.compile(r"(\d+(?:\.\d+)?)(ms|s)?")
@@ -67,39 +72,84 @@ class ReadinessList(msgspec.Struct, rename="camel"):
     memories: list[Readiness]
 
 
-@post("/memory/write", status_code=202, summary="Write one memory or many")
+@post(
+    "/memory/write",
+    status_code=202,
+    summary="Write one memory or many",
+    before_request=refuse_unknown,
+    responses=documented(400, 413, 503),
+)
 async def write_memories(data: WriteBody, service: Service) -> AcceptedMemory | AcceptedMemories:
     """Accept whole memories: a write replaces the memory of that id. All are checked before any is accepted."""
-    bodies = [data] if data.memories is None else data.memories
-    limit = service.settings.max_memories
-    if data.memories is not None:
-        if any(getattr(data, name) is not None for name in MemoryBody.__struct_fields__):
-            raise InvalidEventError("invalid_field", "memories", "stands alone: give one memory, or a list of them")
-        if not 1 <= len(bodies) <= limit:
-            raise InvalidEventError("too_large", "memories", f"has {len(bodies)} memories; 1 to {limit} are accepted")
-    accepted = await service.parts.producer.write_many([_fields(body) for body in bodies])
-    answers = [AcceptedMemory(one.id, one.ns, one.entry) for one in accepted]
-    return answers[0] if data.memories is None else AcceptedMemories(answers)
+    producer = service.parts.producer
+    if data.memories is None:
+        return _accepted(await producer.write(**_fields(data)))
+    if any(getattr(data, name) is not None for name in MemoryBody.__struct_fields__):
+        raise InvalidEventError("invalid_field", "memories", "stands alone: give one memory, or a list of them")
+    if not data.memories:
+        raise InvalidEventError("invalid_field", "memories", "is empty; give at least one memory")
+    if (count := len(data.memories)) > (limit := service.settings.max_memories):
+        raise InvalidEventError("too_large", "memories", f"has {count} memories; at most {limit} are accepted")
+    accepted = await producer.write_many([_fields(body) for body in data.memories])
+    return AcceptedMemories([_accepted(one) for one in accepted])
 
 
-@delete("/memory/{memory_id:path}", status_code=202, summary="Delete a memory")
-async def delete_memory(memory_id: str, service: Service, ns: str = DEFAULT_NAMESPACE) -> AcceptedMemory:
+@delete(
+    "/memory/{memory_id:path}",
+    status_code=202,
+    summary="Delete a memory",
+    before_request=refuse_unknown,
+    responses=documented(400, 503),
+)
+async def delete_memory(
+    request: Request[Any, Any, Any],
+    memory_id: str,  # noqa: ARG001 - for OpenAPI; `memory_id_of` has it as it was sent
+    service: Service,
+    ns: str = DEFAULT_NAMESPACE,
+) -> AcceptedMemory:
     """Accept the deletion of a memory, whether it exists or not."""
-    one = await service.parts.producer.delete(memory_id.removeprefix("/"), ns=ns)
-    return AcceptedMemory(one.id, one.ns, one.entry)
+    return _accepted(await service.parts.producer.delete(memory_id_of(request), ns=ns))
 
 
-@get("/memory/{memory_id:path}", summary="Get a stored memory")
-async def get_memory(memory_id: str, service: Service, ns: str = DEFAULT_NAMESPACE) -> StoredMemory:
+@delete(
+    ["/memory/write", "/memory/search", "/memory/ready"],
+    status_code=202,
+    include_in_schema=False,
+    before_request=refuse_unknown,
+)
+async def delete_namesake(
+    request: Request[Any, Any, Any], service: Service, ns: str = DEFAULT_NAMESPACE
+) -> AcceptedMemory:
+    """Accept the deletion of a memory whose id is the name of a route."""
+    return _accepted(await service.parts.producer.delete(memory_id_of(request), ns=ns))
+
+
+@get(
+    "/memory/{memory_id:path}",
+    summary="Get a stored memory",
+    before_request=refuse_unknown,
+    responses=documented(400, 404, 503),
+)
+async def get_memory(
+    request: Request[Any, Any, Any],
+    memory_id: str,  # noqa: ARG001 - for OpenAPI; `memory_id_of` has it as it was sent
+    service: Service,
+    ns: str = DEFAULT_NAMESPACE,
+) -> StoredMemory:
     """Give the newest applied version of a memory; 404 when there is none."""
-    name = parse_id(memory_id.removeprefix("/"))
+    name = memory_id_of(request)
     (stored,) = await fetch_documents(service.parts.database, parse_namespace(ns), [name])
     if "content" not in stored or _expired(stored):
         raise NotFoundException("no such memory in this namespace")
     return StoredMemory.from_stored(name, stored)
 
 
-@get("/memory/ready", summary="Ask whether memories can be found yet")
+@get(
+    "/memory/ready",
+    summary="Ask whether memories can be found yet",
+    before_request=refuse_unknown,
+    responses=documented(400, 503),
+)
 async def ready(
     service: Service,
     memory_id: Annotated[list[str], Parameter(query="id")],
@@ -120,6 +170,10 @@ async def ready(
     wait_s = _wait_seconds(wait, service.settings.max_wait_ms / 1000)
     answers = await service.parts.readiness.ready(parse_namespace(ns), asked, wait_s)
     return Response(answers[0] if len(answers) == 1 else ReadinessList(answers))
+
+
+def _accepted(one: Accepted) -> AcceptedMemory:
+    return AcceptedMemory(one.id, one.ns, one.entry)
 
 
 def _fields(body: MemoryBody) -> dict[str, Any]:

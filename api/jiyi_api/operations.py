@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from litestar import Response, get
 
 from jiyi import metrics
@@ -9,13 +11,11 @@ from jiyi.errors import UnavailableError
 from jiyi_api.service import Health, Service
 
 
-@get("/metrics", media_type="text/plain; version=0.0.4; charset=utf-8", summary="Prometheus metrics")
+@get("/metrics", media_type="text/plain; version=0.0.4", summary="Prometheus metrics")
 async def metrics_page(service: Service) -> bytes:
     """Give the metrics of this process, or of all processes that share a metrics folder."""
-    try:
+    with suppress(UnavailableError):  # the gauges keep their last values; /readyz tells
         await service.measure(service.parts)
-    except UnavailableError:
-        pass  # the gauges keep their last values; /readyz tells
     return metrics.render()
 
 

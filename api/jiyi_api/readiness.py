@@ -84,8 +84,7 @@ class ReadinessReader:
         return again
 
     async def _applied(self, ns: str, asked: Sequence[tuple[str, str | None]]) -> list[Readiness]:
-        with anyio.CancelScope(shield=True):
-            rows = await scripts.read_readiness(self._database, ns, [memory_id for memory_id, _ in asked])
+        rows = await scripts.read_readiness(self._database, ns, [memory_id for memory_id, _ in asked])
         return [
             _judge(memory_id, entry, [None if value is None else value.decode() for value in row])
             for (memory_id, entry), row in zip(asked, rows, strict=True)
@@ -93,15 +92,14 @@ class ReadinessReader:
 
     async def _in_stream(self, ns: str, memory_id: str, entry: str) -> bool:
         """Tell whether an entry of this very memory waits in the stream."""
-        with anyio.CancelScope(shield=True):
-            found = await self._stream.get(entry)
-            if found is None:
-                return False
-            try:
-                event = decode_event(found.id, found.fields, self._max_content_bytes)
-            except InvalidEventError:
-                return await self._stream.is_unprocessed(entry)
-            return (event.ns, event.id) == (ns, memory_id) and await self._stream.is_unprocessed(entry)
+        found = await self._stream.get(entry)
+        if found is None:
+            return False
+        try:
+            event = decode_event(found.id, found.fields, self._max_content_bytes)
+        except InvalidEventError:
+            return await self._stream.is_unprocessed(entry)
+        return (event.ns, event.id) == (ns, memory_id) and await self._stream.is_unprocessed(entry)
 
 
 def _judge(memory_id: str, asked: str | None, row: Sequence[str | None]) -> Readiness:
@@ -168,13 +166,15 @@ class Wakeups:
             while self._waiters:
                 message = await pubsub.get_message(timeout=1.0)
                 if message is not None:
-                    self._wake(message["channel"].decode(), message["data"].decode().split("\n"))
+                    # Anybody may publish anything under this name.
+                    channel, ids = (message[part].decode(errors="replace") for part in ("channel", "data"))
+                    self._wake(channel, ids.split("\n"))
             self._wanted = anyio.Event()
             if self._waiters:
                 self._wanted.set()
         finally:
             with anyio.CancelScope(shield=True), suppress(RedisError, OSError):
-                await pubsub.aclose()
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     def _wake(self, channel: str, ids: Sequence[str]) -> None:
         for memory_id in ids:

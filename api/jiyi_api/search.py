@@ -8,9 +8,11 @@ from litestar import get, post
 from litestar.params import Parameter
 
 from jiyi import metrics
-from jiyi.errors import InvalidQueryError
+from jiyi.errors import InvalidQueryError, JiyiError
 from jiyi.memories import DEFAULT_NAMESPACE
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
+from jiyi_api.failures import documented
+from jiyi_api.parameters import refuse_unknown
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import SearchResult
 from jiyi_api.service import Service
@@ -19,19 +21,28 @@ from jiyi_api.service import Service
 async def _search(request: SearchRequest, service: Service) -> SearchResult:
     try:
         query = SearchQuery.from_request(request, service.settings)
+        return await service.parts.searcher.search(query)
     except InvalidQueryError:
         metrics.SEARCHES.labels("refused").inc()
         raise
-    return await service.parts.searcher.search(query)
+    except JiyiError:
+        metrics.SEARCHES.labels("unavailable").inc()
+        raise
 
 
-@post("/memory/search", status_code=200, summary="Search memories (JSON)")
+@post(
+    "/memory/search",
+    status_code=200,
+    summary="Search memories (JSON)",
+    before_request=refuse_unknown,
+    responses=documented(400, 503),
+)
 async def search_by_body(data: SearchRequest, service: Service) -> SearchResult:
     """Find the memories of a namespace that answer a question best, each with the terms that it matched."""
     return await _search(data, service)
 
 
-@get("/memory/search", summary="Search memories")
+@get("/memory/search", summary="Search memories", before_request=refuse_unknown, responses=documented(400, 503))
 async def search_by_query(  # noqa: PLR0913 - the parameters of the search
     service: Service,
     q: str = "",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-import anyio
 import msgspec
 import numpy as np
 
 from jiyi import metrics, scripts
+from jiyi.analysis import TooManyTerms
+from jiyi.errors import InvalidQueryError
 from jiyi.memories import DEFAULT_IMPORTANCE, Memory, format_time
 from jiyi.scoring import average_length, idf, saturation
 from jiyi_api import kernel
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 3
 """A hit that is rewritten between scoring and fetching is searched for again, this often."""
+_MOST_EXPIRED = 1_000
+"""Expired memories are passed over until they are swept; behind more than this many, better ones stay hidden."""
 DOCUMENT_FIELDS = (
     "doc", "entry", "indexed_at", "content", "author", "source_system", "user_id", "session_id", "kind", "tags",
     "timestamp", "importance", "expires_at", "metadata",
@@ -147,19 +150,26 @@ class Searcher:
     async def search(self, query: SearchQuery) -> SearchResult:
         """Find the best memories for a question. Scores are exact for the documents alive at that instant.
 
-        Raises `UnavailableError` and `AnalyzerMismatchError`.
+        Raises `UnavailableError`, `AnalyzerMismatchError`, `CorruptIndexError`, and `InvalidQueryError` for a
+        question of too many terms.
         """
         started = time.perf_counter()
-        terms = self._analyzer.query_terms(query.text)
-        ranking, hits = _Ranking([], 0, 0, 0.0), list[Hit]()
-        wanted = query.limit
-        for _ in range(_ATTEMPTS):
+        try:
+            terms = self._analyzer.query_terms(query.text)
+        except TooManyTerms as error:
+            raise InvalidQueryError("q", str(error)) from None
+        wanted, rewritten = query.limit, 0
+        while True:
             ranking = await self.rank(query, terms, wanted)
             hits, expired, moved = await self._fetch(query, ranking)
             hits = hits[: query.limit]
-            if len(hits) == min(query.limit, ranking.total) or not (expired or moved):
+            rewritten += moved > 0
+            wider = min(query.limit + 2 * expired, _MOST_EXPIRED + query.limit)
+            if len(hits) == min(query.limit, ranking.total) or rewritten == _ATTEMPTS:
                 break
-            wanted = min(query.limit + expired, 254)
+            if not moved and (len(ranking.best) == ranking.total or wider <= wanted):
+                break  # what is missing has expired
+            wanted = max(wanted, wider)
         took_s = time.perf_counter() - started
         metrics.SEARCH_SECONDS.observe(took_s)
         metrics.SEARCHES.labels("hits" if hits else "empty").inc()
@@ -179,11 +189,12 @@ class Searcher:
     def _score(self, snapshot: Snapshot, query: SearchQuery, terms: Sequence[str], limit: int) -> _Ranking:
         avgdl = average_length(snapshot.tokens, snapshot.docs)
         self._reach(snapshot.journal.lengths.size)
+        floor = float(np.float32(query.min_importance))  # in the precision of the index, else 0.7 is not at least 0.7
         groups = [[snapshot.terms[term] for term in group] for group in query.filters]
         for step, group in enumerate(groups):
             for term in group:
                 kernel.mark(term.postings.docs, step, self._marks)
-        base = query.k1 * (1.0 - query.b)
+        base = query.k1 * (1.0 - query.b) if avgdl else query.k1
         slope = query.k1 * query.b / avgdl if avgdl else 0.0
         count = 0
         journal = snapshot.journal
@@ -198,7 +209,7 @@ class Searcher:
         heap = np.empty(limit, np.uint32)
         size, total = kernel.select_top(
             self._touched, count, self._scores, journal.created, journal.importance,
-            query.since_ms, query.until_ms, query.min_importance, heap,
+            query.since_ms, query.until_ms, floor, heap,
         )  # fmt: skip
         for term in groups[0] if groups else ():
             kernel.clear_marks(term.postings.docs, self._marks)
@@ -217,7 +228,9 @@ class Searcher:
             if not term.df or not hits.size:
                 continue
             tfs[:] = 0
-            kernel.frequencies(term.postings.docs, term.postings.tfs, hits, self._marks, tfs)
+            for at in range(0, hits.size, kernel.MAX_HITS):
+                part = slice(at, at + kernel.MAX_HITS)
+                kernel.frequencies(term.postings.docs, term.postings.tfs, hits[part], self._marks, tfs[part])
             weight = idf(snapshot.docs, term.df)
             for i, tf in enumerate(tfs.tolist()):
                 if tf:
@@ -260,8 +273,7 @@ class Searcher:
             if len(cache) > len(missing) + 100_000:
                 cache.clear()
                 missing = list(docs)
-            with anyio.CancelScope(shield=True):
-                found = await scripts.read_ids(self._database, ns, missing)
+            found = await scripts.read_ids(self._database, ns, missing)
             cache.update({doc: raw.decode() for doc, raw in zip(missing, found, strict=True) if raw is not None})
         return [cache.get(doc) for doc in docs]
 
@@ -270,8 +282,7 @@ async def fetch_documents(database: Database, ns: str, ids: Sequence[str]) -> li
     """Read memories with all fields that are given back; absent fields are left out."""
     if not ids:
         return []
-    with anyio.CancelScope(shield=True):
-        rows = await scripts.read_documents(database, ns, ids, DOCUMENT_FIELDS)
+    rows = await scripts.read_documents(database, ns, ids, DOCUMENT_FIELDS)
     return [
         {name: value.decode() for name, value in zip(DOCUMENT_FIELDS, row, strict=True) if value is not None}
         for row in rows

@@ -91,7 +91,9 @@ class Service:
         stream = EventStream(database, settings.stream, settings.group)
         producer = await stack.enter_async_context(Producer(settings=settings))
         readiness = ReadinessReader(database, stream, settings.max_content_bytes)
-        snapshots = SnapshotReader(database, analyzer.fingerprint, settings.cache_bytes)
+        snapshots = SnapshotReader(
+            database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
+        )
         self._parts = Parts(database, stream, producer, Searcher(database, analyzer, snapshots), readiness)
         log.info("reader_started", analyzer=analyzer.fingerprint)
         await readiness.wakeups.run()
@@ -99,15 +101,16 @@ class Service:
     async def _connected(self, stack: AsyncExitStack) -> Database:
         while True:
             try:
-                database = await connect(self.settings)
-                stack.push_async_callback(database.aclose)
-                await check_server(database)
+                async with AsyncExitStack() as attempt:
+                    database = await connect(self.settings)
+                    attempt.push_async_callback(database.aclose)
+                    await check_server(database)
+                    stack.push_async_exit(attempt.pop_all())
+                    return database
             except JiyiError as error:
                 self._trouble = str(error)
                 log.warning("reader_waits", error=str(error))
                 await anyio.sleep(_RETRY_S)
-            else:
-                return database
 
     async def health(self) -> Health:
         """Check everything that an answer needs: kernel, Redis by way of a script, eviction policy."""

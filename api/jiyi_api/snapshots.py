@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -14,8 +15,7 @@ from jiyi.postings import GENERATION_BYTES
 from jiyi_api.columns import ColumnCache, Journal, Postings, inline_postings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Sequence
 
     from jiyi.connections import Database
 
@@ -48,35 +48,48 @@ class SnapshotReader:
     their instants, and a query scores before the next answer comes in.
     """
 
-    def __init__(self, database: Database, analyzer: str, cache_bytes: int) -> None:
+    def __init__(self, database: Database, analyzer: str, cache_bytes: int, *, patience_s: float = 5.0) -> None:
         self._database = database
         self._analyzer = analyzer
+        self._patience_s = patience_s
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.cache = ColumnCache(cache_bytes)
 
-    def turn(self, ns: str) -> AbstractAsyncContextManager[None]:
-        """Context in which the caller alone reads the namespace."""
-        return self._turns.setdefault(ns, anyio.Lock())
+    @asynccontextmanager
+    async def turn(self, ns: str) -> AsyncIterator[None]:
+        """Context in which the caller alone reads the namespace.
+
+        Raises `UnavailableError` after `patience_s`: while Redis hangs, callers must not pile up behind each other.
+        """
+        lock = self._turns.setdefault(ns, anyio.Lock())
+        try:
+            with anyio.fail_after(self._patience_s):
+                await lock.acquire()
+        except TimeoutError:
+            raise UnavailableError("too many searches of this namespace are waiting for Redis") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def read(self, ns: str, terms: Sequence[str]) -> Snapshot | None:
         """Read a snapshot of distinct terms, within the caller's turn; None for an unknown namespace.
 
-        Raises `AnalyzerMismatchError` and `UnavailableError`.
+        Raises `AnalyzerMismatchError`, `CorruptIndexError` and `UnavailableError`.
         """
+        # Held here as well, for a cache that is too small for one query would drop them between two rounds.
+        journal = self.cache.journal(ns)
         fresh: dict[str, Postings] = {}
         for _ in range(_ROUNDS):
-            journal = self.cache.journal(ns)
-            known = {term: self.cache.postings(ns, term) or fresh.get(term) for term in terms}
-            # A cancelled caller must not leave half an answer on a connection that others use.
-            with anyio.CancelScope(shield=True):
-                reply = await scripts.read_index(
-                    self._database,
-                    ns,
-                    limit=PIECE_BYTES,
-                    journal=(journal.generation, journal.seen) if journal else (b"", GENERATION_BYTES),
-                    terms=[(term, column.generation, column.seen) if column else (term, b"", 0)
-                           for term, column in known.items()],
-                )  # fmt: skip
+            known = {term: fresh.get(term) or self.cache.postings(ns, term) for term in terms}
+            reply = await scripts.read_index(
+                self._database,
+                ns,
+                limit=PIECE_BYTES,
+                journal=(journal.generation, journal.seen) if journal else (b"", GENERATION_BYTES),
+                terms=[(term, column.generation, column.seen) if column else (term, b"", 0)
+                       for term, column in known.items()],
+            )  # fmt: skip
             epoch, analyzer, docs, tokens, next_doc, journal_bytes, *term_bytes = reply
             if not epoch:
                 self.cache.forget(ns)
@@ -87,14 +100,15 @@ class SnapshotReader:
                 # Nothing that was asked relative to another epoch means anything in this one.
                 self.cache.forget(ns)
                 fresh.clear()
-                self.cache.keep(ns, "", Journal(epoch.decode()))
-                if any(known.values()) or journal is not None:
+                stale = journal is not None or any(known.values())
+                journal = Journal(epoch.decode())
+                if stale:
                     continue
-                journal = self.cache.journal(ns) or Journal(epoch.decode())
             complete = self._take_journal(ns, journal, journal_bytes, next_doc)
             found: dict[str, Term] = {}
             for (term, column), answer in zip(known.items(), term_bytes, strict=True):
-                found[term], whole = self._take_term(ns, term, column, answer, fresh)
+                found[term], whole = self._take_term(ns, term, column, answer, next_doc)
+                fresh[term] = found[term].postings
                 complete = complete and whole
             metrics.CACHE_BYTES.set(self.cache.nbytes)
             if complete:
@@ -104,22 +118,21 @@ class SnapshotReader:
     def _take_journal(self, ns: str, journal: Journal, answer: list[Any], next_doc: int) -> bool:
         _, generation, start, total, data = answer
         if total:
-            journal.extend(generation, start, data)
+            journal.extend(generation, start, data, next_doc)
         journal.reach(next_doc)
         self.cache.keep(ns, "", journal)
         return bool(start + len(data) >= total)
 
     def _take_term(
-        self, ns: str, term: str, column: Postings | None, answer: list[Any], fresh: dict[str, Postings]
+        self, ns: str, term: str, column: Postings | None, answer: list[Any], next_doc: int
     ) -> tuple[Term, bool]:
         df, generation, start, total, data = answer
         if not generation:
             metrics.CACHE_TERMS.labels("miss" if df else "absent").inc()
-            return Term(df, inline_postings(data)), True
+            return Term(df, inline_postings(data, next_doc)), True
         known = column is not None and column.generation == generation and column.seen == start
         metrics.CACHE_TERMS.labels(("delta" if data else "hit") if known else "miss").inc()
-        if column is None:
-            column = fresh.setdefault(term, Postings())
-        column.extend(generation, start, data)
+        column = column or Postings()
+        column.extend(generation, start, data, next_doc)
         self.cache.keep(ns, term, column)
         return Term(df, column), start + len(data) >= total

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgpack
 import msgspec
 import numpy as np
+from redis.exceptions import ResponseError
 
 from jiyi import keys, scripts
 from jiyi.check.forward import Forward
@@ -18,6 +20,8 @@ from jiyi.memories import DEFAULT_IMPORTANCE, LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from jiyi.check.known_keys import KnownKeys
     from jiyi.check.source import Source
@@ -43,9 +47,7 @@ class Documents:
         self._known = known
         self._add = source.report.add
 
-    async def read(
-        self, wanted: frozenset[int], *, verify: bool, on_progress: Callable[[int, int], None]
-    ) -> Forward:
+    async def read(self, wanted: frozenset[int], *, verify: bool, on_progress: Callable[[int, int], None]) -> Forward:
         """Read the documents' postings for terms in the buckets `wanted`; `verify` compares everything else too."""
         source = self._source
         forward = Forward(wanted, source.journal.state == ALIVE)
@@ -54,18 +56,21 @@ class Documents:
         for at in range(0, len(blocks), _BLOCKS):
             found, dead_before = await self._ids(blocks[at : at + _BLOCKS].tolist())
             docs = list(found)
-            stored = await source.tolerant(docs, lambda part, ids=found: self._stored(part, ids), self._unreadable)
+            stored = await source.tolerant(docs, partial(self._stored, ids=found), self._unreadable)
             expiries = await self._expiries([found[doc] for doc in docs]) if verify else []
             await source.snapshot()
-            here = alive[np.isin(alive // keys.IDS_PER_BLOCK, blocks[at : at + _BLOCKS])]
             if verify:
+                here = _within(alive, blocks[at : at + _BLOCKS])
                 self._verify_ids(found, dead_before, here, dict(zip(docs, stored, strict=True)))
             for i, doc in enumerate(docs):
                 fields = stored[i]
                 if fields is None or not source.journal.is_alive(doc) or not forward.covers(doc):
                     continue
-                expiry = expiries[i] if verify else None
-                self._document(forward, doc, found[doc], fields, expiry=expiry, verify=verify)
+                if verify:
+                    self._verify(doc, found[doc], fields, expiries[i])
+                if fields.get("doc") == b"%d" % doc:
+                    self._known.add([keys.memory_key(source.ns, found[doc])])
+                    forward.add(doc, _forward_list(fields.get("terms")) or {}, _filters(fields) or [])
             forward.flush()
             on_progress(min(at + _BLOCKS, len(blocks)), len(blocks))
         forward.finish()
@@ -77,9 +82,8 @@ class Documents:
         for block in blocks:
             key = keys.ids_key(self._source.ns, block * keys.IDS_PER_BLOCK)
             self._known.add([key])
-            [flat] = await self._source.tolerant([key], self._hash, lambda k, error: self._wrong_type(k, error))
-            flat = flat or []
-            for field, value in zip(flat[::2], flat[1::2], strict=True):
+            [fields] = await self._source.tolerant([key], self._hashes, self._wrong_type)
+            for field, value in (fields or {}).items():
                 try:
                     doc, memory_id = int(field), value.decode()
                 except ValueError:
@@ -92,7 +96,7 @@ class Documents:
         dead = numbers[self._source.journal.states(numbers) == DEAD]
         return found, set(dead.tolist())
 
-    async def _hash(self, key_names: Sequence[str]) -> list[Any]:
+    async def _hashes(self, key_names: Sequence[str]) -> list[dict[bytes, bytes]]:
         return [await self._source.command("HGETALL", key) for key in key_names]
 
     def _wrong_type(self, key: str, error: str) -> None:
@@ -104,20 +108,23 @@ class Documents:
     async def _stored(self, docs: Sequence[int], ids: dict[int, str]) -> list[Stored]:
         source = self._source
         values = await scripts.read_documents(source.database, source.ns, [ids[doc] for doc in docs], _FIELDS)
-        return [
-            {name: value for name, value in zip(_FIELDS, row, strict=True) if value is not None} for row in values
-        ]
+        return [{name: value for name, value in zip(_FIELDS, row, strict=True) if value is not None} for row in values]
 
-    async def _expiries(self, ids: Sequence[str]) -> list[bytes | None]:
+    async def _expiries(self, ids: Sequence[str]) -> list[float | None]:
         if not ids:
             return []
-        scores: list[bytes | None] = await self._source.command(
-            "ZMSCORE", keys.expiries_key(self._source.ns), *ids
-        )
+        try:
+            scores: list[float | None] = await self._source.command("ZMSCORE", keys.expiries_key(self._source.ns), *ids)
+        except ResponseError:  # no sorted set: `Marks` reports that
+            return [None] * len(ids)
         return scores
 
     def _verify_ids(
-        self, found: dict[int, str], dead: set[int], alive: np.ndarray[Any, np.dtype[np.int64]], stored: dict[int, Stored | None]
+        self,
+        found: dict[int, str],
+        dead: set[int],
+        alive: NDArray[np.int64],
+        stored: dict[int, Stored | None],
     ) -> None:
         source = self._source
         for doc in alive.tolist():
@@ -126,41 +133,36 @@ class Documents:
         numbers = np.fromiter(found, np.int64, len(found))
         for doc in numbers[source.journal.states(numbers) == UNKNOWN].tolist():
             if (stored[doc] or {}).get("doc") == b"%d" % doc:
-                self._add(Kind.JOURNAL, f"{keys.journal_key(source.ns)} doc {doc}", "the birth of a stored document", "none")
+                self._add(
+                    Kind.JOURNAL, f"{keys.journal_key(source.ns)} doc {doc}", "the birth of a stored document", "none"
+                )
             else:
                 self._add(Kind.IDS, f"doc {doc}", "no entry, the number was never born", "an id")
         for doc in dead:
             self._add(Kind.IDS, f"doc {doc}", "no entry, the document is dead", "an id")
 
-    def _document(
-        self, forward: Forward, doc: int, memory_id: str, stored: Stored, *, expiry: bytes | None, verify: bool
-    ) -> None:
+    def _verify(self, doc: int, memory_id: str, stored: Stored, expiry: float | None) -> None:
         where = f"doc {doc} {self._source.shown(memory_id)}"
         if stored.get("doc") != b"%d" % doc:
-            if verify:
-                self._add(Kind.MEMORY, where, f"document number {doc}", "another or none")
+            self._add(Kind.MEMORY, where, f"document number {doc}", "another or none")
             return
-        self._known.add([keys.memory_key(self._source.ns, memory_id)])
-        terms = _forward_list(stored.get("terms"))
-        filters = _filters(stored)
-        if verify:
-            self._verify_fields(where, stored, filters)
-            self._verify_numbers(where, doc, stored, terms)
-            self._verify_expiry(where, stored.get("expires_at"), expiry)
-        forward.add(doc, terms or {}, filters or [])
+        self._verify_fields(where, stored)
+        self._verify_numbers(where, doc, stored)
+        self._verify_expiry(where, stored.get("expires_at"), expiry)
 
-    def _verify_fields(self, where: str, stored: Stored, filters: list[bytes] | None) -> None:
+    def _verify_fields(self, where: str, stored: Stored) -> None:
         missing = [name for name in _NEEDED[1:] if not stored.get(name)]
         if missing:
             self._add(Kind.MEMORY, where, "all fields of a memory", f"without {', '.join(missing)}")
         if "deleted_at" in stored:
             self._add(Kind.MEMORY, where, "no deleted_at in a live memory", "deleted_at")
-        if filters is None:
+        if _filters(stored) is None:
             self._add(Kind.MEMORY, where, "tags as a JSON array of text", "something else")
         if not is_entry(stored.get("entry")):
             self._add(Kind.FENCE, where, "an entry id", "none")
 
-    def _verify_numbers(self, where: str, doc: int, stored: Stored, terms: dict[bytes, int] | None) -> None:
+    def _verify_numbers(self, where: str, doc: int, stored: Stored) -> None:
+        terms = _forward_list(stored.get("terms"))
         if terms is None:
             self._add(Kind.FORWARD_LIST, where, "a map from terms to positive numbers", "something else")
             return
@@ -179,10 +181,17 @@ class Documents:
         if importance != journal.importance[doc]:
             self._add(Kind.JOURNAL, where, f"importance {importance}", journal.importance[doc])
 
-    def _verify_expiry(self, where: str, expires_at: bytes | None, score: bytes | None) -> None:
+    def _verify_expiry(self, where: str, expires_at: bytes | None, score: float | None) -> None:
         expected = None if expires_at is None else _real(expires_at, None)
-        if (None if score is None else float(score)) != expected:
-            self._add(Kind.EXPIRY, where, f"expires_at {expected}", score and float(score))
+        if score != expected:
+            self._add(Kind.EXPIRY, where, f"expires_at {expected}", score)
+
+
+def _within(alive: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Take the document numbers of some blocks out of a sorted array."""
+    first = np.searchsorted(alive, blocks * keys.IDS_PER_BLOCK)
+    end = np.searchsorted(alive, (blocks + 1) * keys.IDS_PER_BLOCK)
+    return np.concatenate([alive[i:j] for i, j in zip(first, end, strict=True)])
 
 
 def _forward_list(packed: bytes | None) -> dict[bytes, int] | None:
@@ -191,9 +200,10 @@ def _forward_list(packed: bytes | None) -> dict[bytes, int] | None:
         terms = msgpack.unpackb(packed, raw=True)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
-    if isinstance(terms, dict) and all(type(term) is bytes and type(tf) is int and tf > 0 for term, tf in terms.items()):
-        return terms
-    return None
+    if not isinstance(terms, dict) or not set(map(type, terms)) <= {bytes}:
+        return None
+    tfs = terms.values()
+    return terms if set(map(type, tfs)) <= {int} and min(tfs, default=1) > 0 else None
 
 
 def _filters(stored: Stored) -> list[bytes] | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jiyi.check.report import Kind
+from jiyi.check.report import KEPT_PER_KIND, Kind
 from jiyi.postings import DEATH, JOURNAL
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 UNKNOWN, ALIVE, DEAD = 0, 1, 2
 RECORD = np.dtype([("doc", "<u4"), ("length", "<u4"), ("created", "<i8"), ("importance", "<f4")])
 assert RECORD.itemsize == JOURNAL.size
-_GROWTH = 65_536
+_MARGIN = 65_536
 _SPARSE = 64
-"""Document numbers have gaps, but arrays are not grown for a garbled one: beyond `next_doc` and also beyond this
-many numbers a record (and `_GROWTH`), it is reported and left out."""
+"""Numbers have gaps, but arrays are not grown for a garbled one: beyond `next_doc`, and also beyond `_MARGIN` and
+so many numbers a record, it is reported and left out."""
 
 
 class Journal:
@@ -35,10 +35,10 @@ class Journal:
         self._where = where
         self.records = 0
         self.highest = -1
-        self.state: NDArray[np.uint8] = np.zeros(_GROWTH, np.uint8)
-        self.lengths: NDArray[np.uint32] = np.zeros(_GROWTH, np.uint32)
-        self.created: NDArray[np.int64] = np.zeros(_GROWTH, np.int64)
-        self.importance: NDArray[np.float32] = np.zeros(_GROWTH, np.float32)
+        self.state: NDArray[np.uint8] = np.zeros(1, np.uint8)
+        self.lengths: NDArray[np.uint32] = np.zeros(1, np.uint32)
+        self.created: NDArray[np.int64] = np.zeros(1, np.int64)
+        self.importance: NDArray[np.float32] = np.zeros(1, np.float32)
 
     def absorb(self, records: bytes, next_doc: int) -> None:
         """Take in whole records in their order, and report what contradicts those before."""
@@ -55,7 +55,7 @@ class Journal:
         self._complain(births["doc"][first][early], "a death after the birth", "a death before it")
 
     def _plausible(self, found: NDArray[np.void], next_doc: int) -> NDArray[np.void]:
-        limit = max(next_doc, _GROWTH + _SPARSE * self.records)
+        limit = max(next_doc, _MARGIN + _SPARSE * self.records)
         absurd = found["doc"] >= limit
         self._complain(found["doc"][absurd], f"a number below {next_doc}", "a number far beyond")
         found = found[~absurd]
@@ -91,8 +91,9 @@ class Journal:
         self.state[distinct] = DEAD
 
     def _complain(self, docs: NDArray[np.uint32], expected: str, found: str) -> None:
-        for doc in docs:
+        for doc in docs[:KEPT_PER_KIND]:
             self._report.add(Kind.JOURNAL, f"{self._where} doc {doc}", expected, found)
+        self._report.count(Kind.JOURNAL, len(docs[KEPT_PER_KIND:]))
 
     def states(self, docs: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Give the state (u8) of each document number."""

@@ -89,8 +89,13 @@ class Report(msgspec.Struct, kw_only=True):
 
     def add(self, kind: Kind, where: str, expected: object, found: object) -> None:
         """Record a problem that stands."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        if self.counts[kind] <= KEPT_PER_KIND:
+        if self.counts.get(kind, 0) < KEPT_PER_KIND:
             self.problems.append(
                 Problem(kind=kind, where=where, expected=str(expected), found=str(found), advice=ADVICE[kind])
             )
+        self.count(kind, 1)
+
+    def count(self, kind: Kind, number: int) -> None:
+        """Count problems that are not spelt out."""
+        if number:
+            self.counts[kind] = self.counts.get(kind, 0) + number

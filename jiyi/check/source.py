@@ -59,6 +59,16 @@ class Source:
         self._have = 0
         self._torn = False
 
+    @property
+    def exists(self) -> bool:
+        """Whether the namespace has counters."""
+        return bool(self._epoch)
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes of the journal read so far."""
+        return self._have
+
     async def command(self, *arguments: Any) -> Any:
         """Send one command."""
         with translated_errors():

@@ -10,8 +10,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from jiyi import dead_letters
-from jiyi.cli.context import AllNamespaces, Json, Namespace, console, database, fail, friendly_errors, print_json
-from jiyi.cli.context import settings_with_server
+from jiyi.cli.context import (
+    AllNamespaces,
+    Json,
+    Namespace,
+    console,
+    database,
+    fail,
+    friendly_errors,
+    print_json,
+    settings_with_server,
+)
 from jiyi.memories import DEFAULT_NAMESPACE, format_time
 
 if TYPE_CHECKING:

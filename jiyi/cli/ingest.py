@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jiyi import keys
 from jiyi.cli.context import Json, console, database, fail, friendly_errors, messages, print_json, settings_with_server
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.errors import InvalidEventError
 from jiyi.events import parse_entry
 from jiyi.importers import BadLine, Line, from_camel, read_git, read_jsonl
@@ -47,7 +47,9 @@ class Tally(msgspec.Struct, rename="camel"):
 
 
 def ingest(
-    source: Annotated[str | None, typer.Argument(help="A JSONL file, plain or gzipped; - reads standard input.")] = None,
+    source: Annotated[
+        str | None, typer.Argument(help="A JSONL file, plain or gzipped; - reads standard input.")
+    ] = None,
     git: Annotated[Path | None, typer.Option("--git", help="Take the commit log of this repository instead.")] = None,
     ns: Annotated[str | None, typer.Option("--ns", help="Namespace for lines that name none.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many memories.")] = None,
@@ -162,8 +164,7 @@ async def _count_dead(client: Database, namespaces: set[str], since_ms: int, tal
     first, last = parse_entry(tally.first_entry or "0-0"), parse_entry(tally.last_entry or "0-0")
     dead = 0
     for ns in sorted(namespaces):
-        with translated_errors():
-            rows = await client.execute_command("XRANGE", keys.dead_key(ns), since_ms, "+")
+        rows = await execute(client, "XRANGE", keys.dead_key(ns), since_ms, "+")
         entries = [dict(zip(flat[::2], flat[1::2], strict=True))[b"entry"].decode() for _, flat in rows]
         dead += sum(first <= parse_entry(entry) <= last for entry in entries)
     return dead

@@ -15,9 +15,17 @@ from rich.table import Table
 from jiyi import keys
 from jiyi.analysis import Analyzer
 from jiyi.check import check as check_index
-from jiyi.cli.context import AllNamespaces, Json, console, database, friendly_errors, messages, print_json
-from jiyi.cli.context import settings_with_server
-from jiyi.connections import translated_errors
+from jiyi.cli.context import (
+    AllNamespaces,
+    Json,
+    console,
+    database,
+    friendly_errors,
+    messages,
+    print_json,
+    settings_with_server,
+)
+from jiyi.connections import execute
 from jiyi.dead_letters import namespaces as all_namespaces
 from jiyi.reindex import reindex_namespace
 from jiyi.scoring import average_length
@@ -69,9 +77,8 @@ def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
 
 
 async def _figures(client: Database, ns: str) -> dict[str, Any] | None:
-    with translated_errors():
-        raw = await client.execute_command("HMGET", keys.stats_key(ns), "docs", "tokens", "analyzer")
-        dead = await client.execute_command("XLEN", keys.dead_key(ns))
+    raw = await execute(client, "HMGET", keys.stats_key(ns), "docs", "tokens", "analyzer")
+    dead = await execute(client, "XLEN", keys.dead_key(ns))
     if raw[0] is None and not dead:
         return None
     docs, tokens = int(raw[0] or 0), int(raw[1] or 0)
@@ -149,4 +156,3 @@ def reindex(
         return
     for one, result in done.items():
         console.print(f"{escape(one)}: {result.documents:,} memories analysed again in {result.seconds:.1f} s")
-

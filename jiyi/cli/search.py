@@ -18,7 +18,7 @@ _SHOWN = 160
 _COLOURS = {"ready": "green", "pending": "yellow", "deleted": "blue", "failed": "red", "unknown": "dim"}
 
 
-def search(  # noqa: PLR0913 - the options of the command
+def search(
     query: Annotated[str, typer.Argument(help="The question, as a person asks it.")],
     ns: Namespace = DEFAULT_NAMESPACE,
     limit: Annotated[int, typer.Option("--limit", "-k", min=1, max=100, help="Most hits.")] = 10,

@@ -166,15 +166,19 @@ async def _announce(settings: Settings, server: EmbeddedServer | None, workers: 
     """Say where everything is, once the reader can answer."""
     base = f"http://{settings.api_host}:{settings.api_port}"
     messages.print(f"starting {workers} workers and the HTTP interface …")
-    while not await anyio.to_thread.run_sync(_answers, f"{base}/readyz", abandon_on_cancel=True):
+    while not await anyio.to_thread.run_sync(_answers, f"{base}/readyz", abandon_on_cancel=True):  # noqa: ASYNC110 - another process
         await anyio.sleep(0.1)
     console.print(f"[bold green]jiyi is ready[/]  {base}  (API description: {base}/schema)")
     if server is not None:
         path = settings.redis_url.removeprefix("unix://").partition("?")[0]
         how = f"redis-cli -p {settings.redis_port}" if settings.redis_port else f"redis-cli -s {path}"
         console.print(f"  data    {settings.data_dir}", soft_wrap=True)
-        console.print(f"  stream  {how} XADD {settings.stream} '*' event write id m1 content '你好 Redis'", soft_wrap=True)
-    console.print(f"  write   curl -X POST {base}/memory/write -d '{{\"id\": \"m1\", \"content\": \"你好 Redis\"}}'", soft_wrap=True)
+        console.print(
+            f"  stream  {how} XADD {settings.stream} '*' event write id m1 content '你好 Redis'", soft_wrap=True
+        )
+    console.print(
+        f'  write   curl -X POST {base}/memory/write -d \'{{"id": "m1", "content": "你好 Redis"}}\'', soft_wrap=True
+    )
     console.print(f"  search  curl '{base}/memory/search?q=Redis'", soft_wrap=True)
     console.print("Ctrl-C stops; the data stay.")
 
@@ -185,4 +189,3 @@ def _answers(url: str) -> bool:
             return bool(response.status == 200)  # noqa: PLR2004
     except (URLError, OSError):
         return False
-

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from jiyi import keys, metrics, scripts
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
 from jiyi.logs import get_logger
@@ -54,10 +54,7 @@ class Housekeeping:
         await self._drop_consumers()
 
     async def _next_namespaces(self) -> list[str]:
-        with translated_errors():
-            reply = await self._database.execute_command(
-                "SSCAN", keys.NAMESPACES, self._cursor, "COUNT", _NAMESPACES_PER_SWEEP
-            )
+        reply = await execute(self._database, "SSCAN", keys.NAMESPACES, self._cursor, "COUNT", _NAMESPACES_PER_SWEEP)
         self._cursor = int(reply[0])
         return [raw.decode() for raw in reply[1]]
 
@@ -85,20 +82,15 @@ class Housekeeping:
             await scripts.drop_tombstones(self._database, ns, ids, floor=floor)
 
     async def _count_letters(self, ns: str) -> None:
-        with translated_errors():
-            self._letters += int(await self._database.execute_command("XLEN", keys.dead_key(ns)))
+        self._letters += int(await execute(self._database, "XLEN", keys.dead_key(ns)))
 
     async def _oldest_dead_letter(self, ns: str) -> str | None:
         """The oldest event that could be replayed: letters are filed about in the order of their entries."""
-        with translated_errors():
-            marks = await self._database.execute_command("HVALS", keys.failed_key(ns))
+        marks = await execute(self._database, "HVALS", keys.failed_key(ns))
         return min((mark.split(b" ", 1)[0].decode() for mark in marks), key=parse_entry, default=None)
 
     async def _range(self, key: str, up_to_ms: int) -> list[str]:
-        with translated_errors():
-            reply = await self._database.execute_command(
-                "ZRANGEBYSCORE", key, "-inf", up_to_ms, "LIMIT", 0, _PER_NAMESPACE
-            )
+        reply = await execute(self._database, "ZRANGEBYSCORE", key, "-inf", up_to_ms, "LIMIT", 0, _PER_NAMESPACE)
         return [raw.decode() for raw in reply]
 
     async def _drop_consumers(self) -> None:

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from jiyi import keys, metrics, scripts
 from jiyi.analysis import TooManyTerms
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.errors import InvalidEventError, UnavailableError
 from jiyi.events import Event, decode_event, identify, parse_entry
 from jiyi.index import IndexWriter, Outcome
@@ -127,7 +127,7 @@ class Pipeline:
                 failures.append(error)
                 return
             except ResponseError as error:
-                log.error("apply_refused", ns=ns, error=str(error), entries=len(group))
+                log.exception("apply_refused", ns=ns, error=str(error), entries=len(group))
                 metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
                 return
         self._count(group, outcomes)
@@ -147,5 +147,4 @@ class Pipeline:
     async def _wake(self, ns: str, ids: Sequence[str]) -> None:
         """Tell waiting readers which memories have moved. No id holds a line feed."""
         if ids:
-            with translated_errors():
-                await self._database.execute_command("PUBLISH", keys.applied_channel(ns), "\n".join(ids))
+            await execute(self._database, "PUBLISH", keys.applied_channel(ns), "\n".join(ids))

@@ -1,0 +1,56 @@
+"""Query parameters and ids, exactly as they were sent: nothing is ignored and nothing is tidied up."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from litestar.exceptions import NotFoundException
+from litestar.params import ParameterKwarg
+
+from jiyi.errors import InvalidEventError, InvalidQueryError
+from jiyi.memories import parse_id
+
+if TYPE_CHECKING:
+    from litestar import Request
+    from litestar.handlers import BaseRouteHandler
+    from litestar.typing import FieldDefinition
+
+_MEMORY_PATH = b"/memory/"
+
+
+def refuse_unknown(request: Request[Any, Any, Any]) -> None:
+    """Raise `InvalidQueryError` for a query parameter that the route does not have.
+
+    A misspelt `userid=` would otherwise search the memories of all users, a misspelt `ns=` delete elsewhere.
+    """
+    known = _known(request.route_handler)
+    for name in request.query_params:
+        if name not in known:
+            shown = ascii(name[:40]).strip("'")
+            raise InvalidQueryError(shown, f"is no parameter here; known are {', '.join(sorted(known)) or 'none'}")
+
+
+@cache
+def _known(handler: BaseRouteHandler) -> frozenset[str]:
+    names = {_sent_name(name, field) for name, field in handler.parsed_fn_signature.parameters.items()}
+    return frozenset(names - {"service", "request", "data", "memory_id"})
+
+
+def _sent_name(name: str, field: FieldDefinition) -> str:
+    return (isinstance(field.kwarg_definition, ParameterKwarg) and field.kwarg_definition.query) or name
+
+
+def memory_id_of(request: Request[Any, Any, Any]) -> str:
+    """Give the id at the end of the path, percent-decoded once and otherwise byte for byte.
+
+    The framework's own path parameter has lost slashes at either end and doubled ones: `a/` would delete `a`.
+    """
+    path = request.scope["raw_path"]
+    if not path.startswith(_MEMORY_PATH):
+        raise NotFoundException("memories are at /memory/{id}")
+    try:
+        return parse_id(unquote_to_bytes(path.removeprefix(_MEMORY_PATH)).decode())
+    except UnicodeDecodeError:
+        raise InvalidEventError("not_utf8", "id", "is not UTF-8") from None

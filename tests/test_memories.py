@@ -1,0 +1,236 @@
+"""A memory's fields: how they are read, hashed and stored."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jiyi.errors import InvalidEventError
+from jiyi.memories import FIELDS, LABELS, MAX_METADATA_BYTES, Memory, format_time, parse_tags, parse_time
+
+FULL = {
+    "content": "c",
+    "author": "a",
+    "source_system": "s",
+    "user_id": "u",
+    "session_id": "x",
+    "kind": "k",
+    "tags": ["t"],
+    "timestamp": 1,
+    "importance": 0.25,
+    "expires_at": 2,
+    "metadata": {"m": 1},
+}
+OTHER = {
+    "content": "C",
+    "author": "A",
+    "source_system": "S",
+    "user_id": "U",
+    "session_id": "X",
+    "kind": "K",
+    "tags": ["t", "T"],
+    "timestamp": 3,
+    "importance": 0.5,
+    "expires_at": 4,
+    "metadata": {"m": 2},
+}
+
+
+def build(fields):
+    return Memory.from_fields(fields, 10_000)
+
+
+def test_the_samples_name_every_field():
+    assert set(FULL) == set(OTHER) == set(FIELDS)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_version_hash_differs_when_one_field_differs(field):
+    whole = build(FULL).version_hash()
+    assert build(FULL | {field: OTHER[field]}).version_hash() != whole
+    if field != "content":
+        assert build({name: value for name, value in FULL.items() if name != field}).version_hash() != whole
+
+
+def test_the_version_hash_does_not_differ_for_another_spelling():
+    spelt = FULL | {
+        "tags": "t, t,", "timestamp": "1970-01-01T00:00:00.001Z", "importance": " 0.250", "metadata": '{ "m" : 1 }',
+        "expires_at": "1970-01-01T01:00:00.002+01:00",
+    }  # fmt: skip
+    assert build(spelt) == build(FULL)
+    assert build(spelt).version_hash() == build(FULL).version_hash()
+    assert (
+        build({"content": "c", "author": "", "tags": [], "kind": None}).version_hash()
+        == build({"content": "c"}).version_hash()
+    )
+
+
+def test_values_do_not_run_into_each_other_in_the_version_hash():
+    """The same text in another field, or cut elsewhere, is another version."""
+    hashes = {build({"content": "c", label: "v"}).version_hash() for label in LABELS}
+    assert len(hashes) == len(LABELS)
+    assert (
+        build({"content": "c", "tags": ["a,b"]}).version_hash()
+        != build({"content": "c", "tags": ["a", "b"]}).version_hash()
+    )
+
+
+def test_version_hashes_stay_the_same_between_releases():
+    """They are stored: another value would apply every memory anew."""
+    assert build({"content": "记忆"}).version_hash() == VERSION_HASHES[0]
+    assert build(FULL).version_hash() == VERSION_HASHES[1]
+
+
+VERSION_HASHES = ("NYRJBtoCyaWT4zPM", "dehw56GadoYMB5cU")
+
+text = st.text(max_size=40)
+label = st.none() | st.text(min_size=1, max_size=60)
+moment = st.none() | st.integers(-62_135_596_800_000, 253_402_300_799_999)
+json_value = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=10,
+)
+memories = st.builds(
+    dict,
+    content=text,
+    **dict.fromkeys(LABELS, label),
+    tags=st.lists(text, max_size=5),
+    timestamp=moment,
+    importance=st.none() | st.floats(0, 1),
+    expires_at=moment,
+    metadata=st.none() | st.dictionaries(text, json_value, max_size=4),
+)
+
+
+@given(memories)
+def test_what_is_stored_comes_back(fields):
+    memory = build(fields)
+    flat = memory.stored()
+    names, values = flat[::2], flat[1::2]
+    assert len(set(names)) == len(names)
+    assert all(isinstance(value, str) for value in flat)
+    stored = dict(zip(names, values, strict=True)) | {"entry": "1-0", "doc": "7"}
+    again = Memory.from_stored(stored)
+    assert again == memory
+    assert again.version_hash() == memory.version_hash()
+
+
+@given(memories)
+def test_reading_a_memory_again_changes_nothing(fields):
+    """A producer reads it once and the worker again: both must see the same version."""
+    memory = build(fields)
+    again = build(msgspec.to_builtins(memory))
+    assert again == memory
+    assert again.version_hash() == memory.version_hash()
+
+
+@given(memories, st.sampled_from(FIELDS), memories)
+def test_version_hashes_are_equal_exactly_for_equal_memories(fields, name, others):
+    one, other = build(fields), build(fields | {name: others[name]})
+    assert (one.version_hash() == other.version_hash()) == (one == other)
+
+
+any_value = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.just("\ud800")
+    | st.just(object()),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.integers() | st.binary(), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=500)
+@given(st.dictionaries(st.sampled_from(FIELDS) | st.text() | st.integers(), any_value, max_size=6))
+def test_any_python_value_is_taken_or_refused(fields):
+    memory, refusal = build_or_refuse({"content": "c"} | fields)
+    assert refusal.isprintable()
+    if memory is not None:
+        assert Memory.from_stored(dict(zip(memory.stored()[::2], memory.stored()[1::2], strict=True))) == memory
+
+
+def build_or_refuse(fields):
+    try:
+        return build(fields), ""
+    except InvalidEventError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize("number", [10**30, 10**5_000, -(10**400)], ids=["30", "5000", "-400"])
+def test_huge_numbers_in_metadata_are_kept_or_refused(number):
+    memory, refusal = build_or_refuse({"content": "c", "metadata": {"n": number}})
+    if memory is None:
+        assert refusal.startswith("metadata: ")
+    else:
+        assert build(msgspec.to_builtins(memory)) == memory
+
+
+def test_metadata_that_contains_itself_is_refused():
+    circle = {}
+    circle["a"] = circle
+    with pytest.raises(InvalidEventError, match="metadata"):
+        build({"content": "c", "metadata": circle})
+
+
+def test_the_limit_of_metadata_counts_bytes():
+    fits = {"a": "记" * ((MAX_METADATA_BYTES - 8) // 3)}
+    build({"content": "c", "metadata": fits})
+    with pytest.raises(InvalidEventError) as caught:
+        build({"content": "c", "metadata": {"a": fits["a"] + "记"}})
+    assert (caught.value.code, caught.value.field) == ("too_large", "metadata")
+
+
+@pytest.mark.parametrize(
+    ("given_tags", "tags"),
+    [
+        ("a,b", ("a", "b")),
+        (" a , ,b,a", ("a", "b")),
+        ('["a,b", " c "]', ("a,b", "c")),
+        (" [] ", ()),
+        (["b", "a", "b"], ("b", "a")),
+        (("x",), ("x",)),
+        ("", ()),
+    ],
+)
+def test_tags_are_read_from_a_list_json_or_commas(given_tags, tags):
+    assert parse_tags(given_tags) == tags
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"),
+    [
+        ("2026-05-04T10:30:00Z", 1_777_890_600_000),
+        ("2026-05-04T10:30:00", 1_777_890_600_000),
+        ("2026-05-04 18:30:00+08:00", 1_777_890_600_000),
+        ("2026-05-04T10:30:00.1239Z", 1_777_890_600_123),
+        ("1969-12-31T23:59:59.9991Z", -1),
+        ("2026-05-04", 1_777_852_800_000),
+        ("20260504T103000Z", 1_777_890_600_000),
+        (" 1777890600000 ", 1_777_890_600_000),
+        ("-1", -1),
+        (0, 0),
+        ("0001-01-01", -62_135_596_800_000),
+        ("9999-12-31T23:59:59.999Z", 253_402_300_799_999),
+    ],
+)
+def test_times_are_read_to_the_millisecond(value, ms):
+    assert parse_time("timestamp", value) == ms
+
+
+@given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
+def test_a_formatted_time_is_read_as_the_same_instant(ms):
+    shown = format_time(ms)
+    assert len(shown) == len("2026-05-04T10:30:00.000Z")
+    assert parse_time("timestamp", shown) == ms
+    assert msgspec.json.decode(f'"{shown}"', type=datetime).astimezone(UTC).microsecond == ms % 1000 * 1000
