@@ -184,3 +184,8 @@ async def begin_reindex(database: Database, ns: str, *, analyzer: str, force: bo
     """Switch a namespace's analyzer; documents with numbers in [first, second) are to be analysed again."""
     cursor, end = await call(database, "begin_reindex", [keys.stats_key(ns)], [analyzer, "1" if force else "0"])
     return int(cursor), int(end)
+
+
+async def advance_reindex(database: Database, ns: str, *, analyzer: str, end: int, cursor: int) -> bool:
+    """Record that the documents below `cursor` are done; False when this run is over."""
+    return bool(await call(database, "advance_reindex", [keys.stats_key(ns)], [analyzer, end, cursor]))

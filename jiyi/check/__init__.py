@@ -27,7 +27,7 @@ from jiyi.check.key_scan import scan, tag_of
 from jiyi.check.namespace import POSTINGS_AT_ONCE, NamespaceCheck, Progress
 from jiyi.check.report import Kind, Problem, Report
 from jiyi.check.source import NamespaceMovedError
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ async def check(
     The server's keys are scanned once for all of them. `stream` and errors as in `check_namespace`.
     """
     if namespaces is None:
-        with translated_errors():
-            members = await database.execute_command("SMEMBERS", keys.NAMESPACES)
+        members = await execute(database, "SMEMBERS", keys.NAMESPACES)
         names = sorted(member.decode() for member in members)
     else:
         names = list(dict.fromkeys(namespaces))

@@ -10,7 +10,7 @@ from jiyi import keys
 from jiyi.postings import MAX_TF
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -117,8 +117,3 @@ def bucket_of(term: bytes) -> int:
         return keys.bucket_of(term.decode())
     except UnicodeDecodeError:
         return -1
-
-
-def text(terms: Iterable[bytes]) -> list[str]:
-    """Decode terms that have a bucket."""
-    return [term.decode() for term in terms]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import anyio.lowlevel
 from redis.asyncio import RedisCluster
 from redis.exceptions import ResponseError
 
@@ -46,7 +47,8 @@ async def scan(database: Database, ns: str | None) -> AsyncIterator[list[bytes]]
     for node in _nodes(database, ns):
         cursor: Any = 0
         while True:
-            with translated_errors():
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            with translated_errors(), anyio.CancelScope(shield=True):  # as `execute`, which can name no node
                 reply = await database.execute_command("SCAN", cursor, "MATCH", pattern, "COUNT", _COUNT, **node)
             cursor, page = reply
             if isinstance(cursor, dict):  # the cluster client's form: one cursor for each node asked

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import anyio.lowlevel
 from redis.exceptions import ResponseError
 
 from jiyi import keys, scripts
 from jiyi.check.journal import Journal
 from jiyi.check.report import Kind
-from jiyi.connections import translated_errors
+from jiyi.connections import execute
 from jiyi.logs import id_hash
 from jiyi.postings import GENERATION_BYTES, JOURNAL
 
@@ -71,8 +72,8 @@ class Source:
 
     async def command(self, *arguments: Any) -> Any:
         """Send one command."""
-        with translated_errors():
-            return await self.database.execute_command(*arguments)
+        await anyio.lowlevel.checkpoint_if_cancelled()  # the command itself runs to its end
+        return await execute(self.database, *arguments)
 
     async def snapshot(self, terms: Sequence[str] = ()) -> list[TermState]:
         """Read counters, journal and `terms` as they are at one instant.
@@ -88,7 +89,8 @@ class Source:
         return [TermState(df, generation, total, records) for df, generation, _, total, records in answer[6:]]
 
     async def _read(self, limit: int, terms: Sequence[str]) -> list[Any]:
-        """One call of `read_index`; empty when the journal was cut at the limit and more is to come."""
+        """Call `read_index` once; empty when the journal was cut at the limit and more is to come."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
         try:
             answer = await scripts.read_index(
                 self.database,
