@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from statistics import quantiles
 
@@ -60,7 +59,7 @@ def service():
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
     environment["JIYI_DATA_DIR"] = str(DATA)
-    console.print("[bold]Starting[/] an embedded Valkey, two workers and the reader (the first start compiles)")
+    console.print("[bold]Starting[/] an embedded Valkey, two workers and the reader")
     process = subprocess.Popen(
         [sys.executable, "-m", "jiyi", "up", "--workers", "2", "--port", str(port)],
         env={**environment, "JIYI_LOG_LEVEL": "warning"},
@@ -98,7 +97,7 @@ def wait_for_reader(api_url, process):
 def show_lag(accepted, answers):
     """Write-to-ready: from the entry in the stream to its place in the index, by the server's clocks."""
     lags = sorted(
-        datetime.fromisoformat(answer.indexed_at).timestamp() * 1000 - parse_entry(one.entry)[0]
+        answer.indexed_at.timestamp() * 1000 - parse_entry(one.entry)[0]
         for one, answer in zip(accepted, answers, strict=True)
     )
     percentiles = quantiles(lags, n=100)

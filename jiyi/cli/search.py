@@ -66,7 +66,7 @@ def ready(
         print_json(answers)
     else:
         for answer in answers:
-            told = answer.reason or answer.indexed_at or ""
+            told = answer.reason or (answer.indexed_at and f"since {answer.indexed_at:%Y-%m-%d %H:%M:%S %Z}") or ""
             console.print(f"[{_COLOURS[answer.state]}]{answer.state:8}[/] {escape(answer.id)}  [dim]{escape(told)}[/]")
     raise typer.Exit(0 if all(answer.ready for answer in answers) else 1)
 
@@ -74,7 +74,7 @@ def ready(
 def _show(rank: int, hit: Hit, *, explain: bool) -> None:
     text = " ".join(hit.content.split())
     text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-    about = "  ".join(part for part in (hit.author, (hit.timestamp or "")[:16].replace("T", " ")) if part)
+    about = "  ".join(part for part in (hit.author, hit.timestamp and f"{hit.timestamp:%Y-%m-%d %H:%M}") if part)
     console.print(f"[bold]{rank:2}. {hit.score:.3f}[/]  {escape(hit.id)}  [dim]{escape(about)}[/]", soft_wrap=True)
     console.print(f"    {escape(text)}", soft_wrap=True)
     if not explain or hit.explanation is None:
