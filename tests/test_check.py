@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import msgpack
 import pytest
 
@@ -540,7 +541,7 @@ async def test_no_false_problem_beside_writers(either):
         writer, step = IndexWriter(either, "f1"), 0
         while not done.is_set():
             step += 1
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             changes = list(history(f"{number} {step}", steps=12, memories=120))
             for i, change in enumerate(changes):
                 change.version = f"{1_700_000_100_000 + step}-{number * 100 + i}"
@@ -575,7 +576,7 @@ async def test_a_problem_is_found_beside_writers(database):
         async def keep_writing():
             writer = IndexWriter(database, "f1")
             for step in range(100_000):
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
                 await writer.apply("n", [write(f"m{step % 90}", f"{1_700_000_100_000 + step}-0", f"common v{step}")])
 
         tasks.start_soon(keep_writing)

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from jiyi import keys, scripts
@@ -155,7 +156,7 @@ async def test_an_unknown_and_an_empty_namespace(database):
     assert await database.hget(keys.stats_key(NS), "analyzer") == b"letters"
 
 
-class Interrupted(Exception):
+class BreakError(Exception):
     pass
 
 
@@ -168,14 +169,14 @@ class Stopping(Letters):
     def terms(self, text):
         self.left -= 1
         if self.left < 0:
-            raise Interrupted
+            raise BreakError
         return super().terms(text)
 
 
 @pytest.mark.parametrize("after", [0, 1, 33, 60])
 async def test_an_interrupted_run_goes_on(database, after):
     await build(database, WORDS)
-    with pytest.raises(Interrupted):
+    with pytest.raises(BreakError):
         await reindex_namespace(database, NS, Stopping(after))
     assert (await check_namespace(database, NS)).ok
     with pytest.raises(AnalyzerMismatchError):
@@ -205,7 +206,7 @@ async def test_a_cancelled_run_goes_on(database):
 
 async def test_a_third_analyzer_starts_over(database):
     await build(database, WORDS)
-    with pytest.raises(Interrupted):
+    with pytest.raises(BreakError):
         await reindex_namespace(database, NS, Stopping(40))
     result = await reindex_namespace(database, NS, CAPPED)
     found = await contents(database)
@@ -372,7 +373,7 @@ async def test_writes_beside_a_run_keep_the_newest(either):
     async def keep_writing(number):
         dice = random.Random(number)
         for step in range(60):
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             ids = {f"m{dice.randrange(number, 150, 3)}" for _ in range(4)}
             changes = []
             for memory_id in ids:

@@ -97,6 +97,11 @@ def _spelt(field: str) -> str:
     return re.sub(r"_([a-z])", lambda found: found[1].upper(), field)
 
 
+def too_deep(_: Request[Any, Any, Any], _error: RecursionError) -> Response[FailureBody]:
+    """400: JSON nested beyond what the decoder follows; nothing else here recurses."""
+    return answer(400, _CODES[400], "body: is nested too deeply")
+
+
 def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[FailureBody]:
     """500: a defect of ours; the log has the traceback, the answer has no detail."""
     log.error("request_failed", method=request.method, error=type(error).__name__, exc_info=error)
@@ -108,5 +113,6 @@ HANDLERS: dict[int | type[Exception], Any] = {
     InvalidQueryError: refused,
     JiyiError: unavailable,
     HTTPException: http_failure,
+    RecursionError: too_deep,
     Exception: unexpected,
 }

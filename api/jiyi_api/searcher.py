@@ -130,10 +130,13 @@ class _Scored(NamedTuple):
 
 
 class _Ranking(NamedTuple):
+    """The best documents of a snapshot; `ids` translates their numbers, as far as known, in its epoch."""
+
     best: list[_Scored]
     total: int
     docs: int
     avgdl: float
+    ids: dict[int, str]
 
 
 class Searcher:
@@ -182,7 +185,7 @@ class Searcher:
         async with self._reader.turn(query.ns):
             snapshot = await self._reader.read(query.ns, wanted)
             if snapshot is None:
-                return _Ranking([], 0, 0, 0.0)
+                return _Ranking([], 0, 0, 0.0, {})
             # No await from here on: the columns stand still.
             return self._score(snapshot, query, terms, limit)
 
@@ -214,7 +217,7 @@ class Searcher:
         for term in groups[0] if groups else ():
             kernel.clear_marks(term.postings.docs, self._marks)
         best = self._explain(snapshot, query, terms, heap[:size], avgdl)
-        return _Ranking(best, total, snapshot.docs, avgdl)
+        return _Ranking(best, total, snapshot.docs, avgdl, journal.ids)
 
     def _explain(
         self, snapshot: Snapshot, query: SearchQuery, terms: Sequence[str], hits: NDArray[np.uint32], avgdl: float
@@ -251,7 +254,7 @@ class Searcher:
 
     async def _fetch(self, query: SearchQuery, ranking: _Ranking) -> tuple[list[Hit], int, int]:
         """Fetch the ranked documents; gives also how many have expired and how many have moved on."""
-        ids = await self._ids(query.ns, [scored.doc for scored in ranking.best])
+        ids = await self._ids(query.ns, [scored.doc for scored in ranking.best], ranking.ids)
         known = [(scored, memory_id) for scored, memory_id in zip(ranking.best, ids, strict=True) if memory_id]
         moved, expired, now_ms = len(ids) - len(known), 0, time.time_ns() // 10**6
         documents = await fetch_documents(self._database, query.ns, [memory_id for _, memory_id in known])
@@ -265,9 +268,7 @@ class Searcher:
                 hits.append(_hit(query, ranking, scored, memory_id, stored))
         return hits, expired, moved
 
-    async def _ids(self, ns: str, docs: Sequence[int]) -> list[str | None]:
-        journal = self._reader.cache.journal(ns)
-        cache = journal.ids if journal is not None else {}
+    async def _ids(self, ns: str, docs: Sequence[int], cache: dict[int, str]) -> list[str | None]:
         missing = [doc for doc in docs if doc not in cache]
         if missing:
             if len(cache) > len(missing) + 100_000:

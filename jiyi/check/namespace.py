@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jiyi.connections import Database
 
-POSTINGS_AT_ONCE = 8_000_000
+POSTINGS_AT_ONCE = 12_000_000
 """Postings of the forward side that are held at once: about 30 bytes each while they are sorted, then 10.
 
 A namespace with more is read several times, each time for some of its terms.

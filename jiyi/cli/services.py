@@ -168,7 +168,7 @@ async def _announce(settings: Settings, server: EmbeddedServer | None, workers: 
     messages.print(f"starting {workers} workers and the HTTP interface …")
     while not await anyio.to_thread.run_sync(_answers, f"{base}/readyz", abandon_on_cancel=True):  # noqa: ASYNC110 - another process
         await anyio.sleep(0.1)
-    console.print(f"[bold green]jiyi is ready[/]  {base}  (API description: {base}/schema)")
+    console.print(f"[bold green]jiyi is ready[/]  {base}  (API description: {base}/schema)", soft_wrap=True)
     if server is not None:
         path = settings.redis_url.removeprefix("unix://").partition("?")[0]
         how = f"redis-cli -p {settings.redis_port}" if settings.redis_port else f"redis-cli -s {path}"

@@ -135,7 +135,6 @@ async def test_many_ids_in_one_question(index, reader, work):
         ([("id", "m"), ("entry", "18446744073709551616-0")], "entry: "),
         ([("id", "m"), ("entry", "1-0"), ("entry", "1-1")], "entry: is given 2 times"),
         ([("id", "m"), ("id", "n"), ("entry", "1-0")], "entry: is given 1 times"),
-        *([("id", "m"), ("wait", wait)] for wait in []),
     ],
 )
 async def test_bad_questions_are_refused_by_name(reader, asked, message):
@@ -249,8 +248,7 @@ async def test_the_wake_up_ends_the_wait_long_before_the_next_look(either, waiti
 
 async def listens_anywhere(database):
     if hasattr(database, "get_primaries"):
-        counts = await database.execute_command("PUBSUB", "NUMPAT", target_nodes="all")
-        return sum(counts.values()) if isinstance(counts, dict) else counts
+        return sum([await node.execute_command("PUBSUB NUMPAT") for node in database.get_primaries()])
     return await database.execute_command("PUBSUB", "NUMPAT")
 
 

@@ -219,7 +219,7 @@ FILTERS = {
     "kind": ("kind", "note"),
     "tags": ("tags", "urgent"),
 }
-SYNTAX = ["*", "a*", "?", ":", "@", "{x}", "}", "|", "a|b", "(", "-", '"', "\\", "a b", " ", "Ü", "%", "@author:x", "\n"]
+SYNTAX = ["*", "a*", "?", ":", "@", "{x}", "}", "|", "a|b", "(", "-", '"', "\\", "a b", " ", "Ü", "%", "@author:x"]
 
 
 @pytest.mark.parametrize("name", FILTERS)

@@ -1,0 +1,267 @@
+"""Reading the index with warm, cold, tiny and outdated caches, on one server and on a cluster: always exact."""
+
+import random
+
+import anyio
+import pytest
+
+from api.conftest import Index
+from api.test_search import naive_scores
+from jiyi import keys
+from jiyi.errors import AnalyzerMismatchError, InvalidQueryError, UnavailableError
+from jiyi.settings import Settings
+from jiyi_api import snapshots
+from jiyi_api.columns import ColumnCache, Journal
+from jiyi_api.queries import SearchQuery, SearchRequest
+from jiyi_api.searcher import Searcher, fetch_documents
+from jiyi_api.snapshots import SnapshotReader
+
+pytestmark = pytest.mark.anyio
+
+WORDS = ["redis", "stream", "memory", "queue", "索引", "记忆", "超时", "err_conn", "v1.2", "agent"]
+MANY = Settings(max_limit=5_000, max_query_bytes=100_000)
+
+
+def asked(q, **fields):
+    return SearchQuery.from_request(SearchRequest(q=q, **fields), MANY)
+
+
+def searcher_on(database, analyzer, cache_bytes=2**20):
+    return Searcher(database, analyzer, SnapshotReader(database, analyzer.fingerprint, cache_bytes))
+
+
+async def scores(searcher, q, **fields):
+    result = await searcher.search(asked(q, limit=1000, **fields))
+    assert len({hit.id for hit in result.hits}) == len(result.hits)
+    return {hit.id: hit.score for hit in result.hits}
+
+
+@pytest.fixture(params=[1, 600, 20_000, 2**24], ids=lambda size: f"cache {size} B")
+def searchers(request, either, analyzer):
+    """One that is used throughout with a cache of this size; the other is made for each question."""
+    return searcher_on(either, analyzer, request.param), lambda: searcher_on(either, analyzer)
+
+
+async def test_every_cache_gives_the_exact_scores_through_a_history(either, analyzer, searchers):
+    """The same history on a server and on a cluster, with columns evicted between and during questions."""
+    warm, fresh = searchers
+    index, living, rng = Index(either, analyzer), {}, random.Random(7)
+    for step in range(60):
+        memory_id = f"m{rng.randrange(15)}"
+        if rng.random() < 0.2:
+            await index.delete(memory_id)
+            living.pop(memory_id, None)
+        else:
+            living[memory_id] = " ".join(rng.choices(WORDS, k=rng.randrange(1, 9)))
+            await index.write(memory_id, living[memory_id])
+        question = " ".join(rng.sample(WORDS, 3))
+        if step % 3 == 0 and living:
+            expected = pytest.approx(naive_scores(analyzer, living, question), abs=1e-9)
+            assert await scores(warm, question) == expected
+            assert await scores(fresh(), question) == expected
+    cache = warm._reader.cache
+    assert cache.nbytes == sum(entry.nbytes for entry in cache._entries.values())
+    assert cache.nbytes <= cache._limit_bytes or len(cache._entries) == 1
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 2**24])
+async def test_an_index_that_comes_in_pieces_is_put_together(either, analyzer, monkeypatch, cache_bytes):
+    """Each answer brings some bytes of each key; a cache too small for one query must not start it over for ever."""
+    monkeypatch.setattr(snapshots, "PIECE_BYTES", 60)
+    index = Index(either, analyzer)
+    contents = {f"m{i}": f"redis {WORDS[i % 3]}" for i in range(40)}
+    await index.write_all(contents)
+    searcher = searcher_on(either, analyzer, cache_bytes)
+    for _ in range(2):
+        found = await scores(searcher, "redis stream", author=[])
+        assert found == {}
+        expected = pytest.approx(naive_scores(analyzer, contents, "redis stream"), abs=1e-9)
+        assert await scores(searcher, "redis stream") == expected
+
+
+async def test_an_index_that_never_stops_growing_is_given_up(database, analyzer, monkeypatch):
+    monkeypatch.setattr(snapshots, "PIECE_BYTES", 60)
+    monkeypatch.setattr(snapshots, "_ROUNDS", 3)
+    await Index(database, analyzer).write_all({f"m{i}": "redis" for i in range(40)})
+    with pytest.raises(UnavailableError):
+        await searcher_on(database, analyzer).search(asked("redis"))
+
+
+@pytest.mark.parametrize("size", [15, 40, 90])
+@pytest.mark.parametrize("forgotten", ["nothing", "the journal", "the postings"])
+async def test_columns_of_another_epoch_are_never_used(either, analyzer, size, forgotten):
+    """Wiped and rebuilt: same generations, and a journal shorter than, as long as or longer than the one read."""
+    index = Index(either, analyzer)
+    searcher = searcher_on(either, analyzer)
+    old = {f"old{i}": f"redis {WORDS[i % 4]} more" for i in range(40)}
+    await index.write_all(old)
+    assert len(await scores(searcher, "redis stream")) == 40
+    cache = searcher._reader.cache
+    for key in [key for key in cache._entries if {"": "the journal"}.get(key[1], "the postings") == forgotten]:
+        cache.nbytes -= cache._sizes.pop(key)
+        del cache._entries[key]
+    await wipe(either)
+    contents = {f"new{i}": f"redis {WORDS[(i + 1) % 4]}" for i in range(size)}
+    await index.write_all(contents)
+    for question in ("redis stream", "memory", "more"):
+        expected = pytest.approx(naive_scores(analyzer, contents, question), abs=1e-9)
+        assert await scores(searcher, question) == expected
+    assert cache.nbytes == sum(entry.nbytes for entry in cache._entries.values())
+
+
+async def wipe(database):
+    if hasattr(database, "get_primaries"):
+        await database.flushall(target_nodes="primaries")
+    else:
+        await database.flushall()
+
+
+async def test_a_namespace_that_is_gone_leaves_the_cache(database, analyzer):
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    for ns in ("one", "other"):
+        await index.write_all({f"m{i}": "redis" for i in range(30)}, ns=ns)
+        assert len(await scores(searcher, "redis", ns=ns)) == 30
+    await database.delete(keys.stats_key("one"))
+    assert await scores(searcher, "redis", ns="one") == {}
+    assert {ns for ns, _ in searcher._reader.cache._entries} == {"other"}
+    assert len(await scores(searcher, "redis", ns="other")) == 30
+
+
+async def test_another_analyzer_is_named(database, analyzer):
+    await Index(database, analyzer).write("m", "redis")
+    searcher = Searcher(database, analyzer, SnapshotReader(database, "0000", 2**20))
+    with pytest.raises(AnalyzerMismatchError, match="jiyi reindex") as raised:
+        await searcher.search(asked("redis"))
+    assert (raised.value.stored, raised.value.ours) == (analyzer.fingerprint, "0000")
+
+
+async def test_a_limit_beyond_one_byte_and_a_question_of_very_many_words(either, analyzer):
+    index = Index(either, analyzer)
+    contents = {f"m{i:03}": f"redis w{i}" + " more" * (i % 7) for i in range(700)}
+    await index.write_all(contents)
+    searcher = searcher_on(either, analyzer)
+    found = await scores(searcher, "redis more")
+    assert found == pytest.approx(naive_scores(analyzer, contents, "redis more"), abs=1e-9)
+    assert len(found) == 700
+    assert len((await searcher.search(asked("redis more", limit=400))).hits) == 400
+    question = " ".join(f"w{i}" for i in range(700))
+    assert await scores(searcher, question) == pytest.approx(naive_scores(analyzer, contents, question), abs=1e-9)
+
+
+async def test_a_question_of_more_terms_than_are_analysed_is_refused(database, analyzer):
+    question = " ".join(f"w{i}" for i in range(10_001))
+    with pytest.raises(InvalidQueryError, match=r"^q: "):
+        await searcher_on(database, analyzer).search(asked(question))
+
+
+async def test_those_who_wait_too_long_for_their_turn_are_sent_away(database, analyzer):
+    reader = SnapshotReader(database, analyzer.fingerprint, 2**20, patience_s=0.05)
+    searcher = Searcher(database, analyzer, reader)
+    await Index(database, analyzer).write("m", "redis", ns="busy")
+
+    async def refused():
+        with pytest.raises(UnavailableError, match="waiting"):
+            await searcher.search(asked("redis", ns="busy"))
+
+    async with reader.turn("busy"):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refused)
+        assert (await searcher.search(asked("redis", ns="other"))).hits == []
+    assert len((await searcher.search(asked("redis", ns="busy"))).hits) == 1
+    assert not reader._turns, "a namespace that nobody asks about holds no lock"
+
+
+async def test_a_memory_rewritten_while_it_is_fetched_is_searched_for_again(database, analyzer, monkeypatch):
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    await index.write_all({"m": "redis old", "n": "redis"})
+    fetch, rewrites = searcher._fetch, ["redis newer", "redis newest"]
+
+    async def rewrite_then_fetch(query, ranking):
+        if rewrites:
+            await index.write("m", rewrites.pop(0))
+        return await fetch(query, ranking)
+
+    monkeypatch.setattr(searcher, "_fetch", rewrite_then_fetch)
+    result = await searcher.search(asked("redis old newer newest"))
+    assert {hit.id: hit.content for hit in result.hits} == {"m": "redis newest", "n": "redis"}
+    assert {hit.id: len(hit.matched_terms) for hit in result.hits} == {"m": 2, "n": 1}
+
+
+async def test_a_memory_that_is_rewritten_without_end_is_left_out_and_nothing_else(database, analyzer, monkeypatch):
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    await index.write_all({"m": "redis", "n": "redis"})
+    fetch, calls = searcher._fetch, []
+
+    async def rewrite_then_fetch(query, ranking):
+        calls.append(1)
+        await index.write("m", f"redis {len(calls)}")
+        return await fetch(query, ranking)
+
+    monkeypatch.setattr(searcher, "_fetch", rewrite_then_fetch)
+    result = await searcher.search(asked("redis"))
+    assert [hit.id for hit in result.hits] == ["n"]
+    assert len(calls) <= 5
+
+
+async def test_ids_cached_in_one_epoch_are_not_those_of_the_next(database, analyzer):
+    """A search that was ranked before a wipe must not name the memories that have its numbers after it."""
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    await index.write_all({"old": "redis"})
+    query = asked("redis")
+    ranking = await searcher.rank(query, ["redi"], 10)
+    hits, _, _ = await searcher._fetch(query, ranking)
+    assert [hit.id for hit in hits] == ["old"]
+    await database.flushall()
+    await index.write_all({"new": "queue"})
+    assert await scores(searcher, "queue") != {}
+    hits, _, moved = await searcher._fetch(query, ranking)
+    assert (hits, moved) == ([], 1)
+
+
+async def test_the_cache_drops_the_least_recently_used_and_counts_right():
+    cache = ColumnCache(2_000)
+    for name in "abc":
+        cache.keep(name, "", Journal("epoch"))
+    assert cache.nbytes == 1_500
+    cache.keep("a", "", cache.journal("a"))
+    cache.keep("d", "", Journal("epoch"))
+    cache.keep("e", "", Journal("epoch"))
+    assert [ns for ns, _ in cache._entries] == ["c", "a", "d", "e"]
+    large = cache.journal("a")
+    large.reach(1_000)
+    cache.keep("a", "", large)
+    assert list(cache._entries) == [("a", "")]
+    assert cache.nbytes == large.nbytes
+    cache.forget("a")
+    assert (cache.nbytes, cache._entries, cache._sizes) == (0, {}, {})
+
+
+async def test_documents_of_no_ids_need_no_round_trip():
+    assert await fetch_documents(None, "default", []) == []
+
+
+async def test_concurrent_questions_of_one_namespace_share_columns_and_stay_exact(either, analyzer):
+    """Fifty questions at once while a writer is at work: each sees one instant."""
+    index, searcher = Index(either, analyzer), searcher_on(either, analyzer, 5_000)
+    await index.write_all({f"m{i}": "redis stream" for i in range(30)})
+    done = anyio.Event()
+
+    async def write():
+        for i in range(60):
+            await index.write(f"m{i % 30}", "redis queue" if i % 2 else "redis stream")
+        done.set()
+
+    async def ask(number):
+        while not done.is_set():
+            result = await searcher.search(asked(f"{WORDS[number % 4]} redis", limit=1000))
+            assert result.index.docs == 30
+            assert result.total == 30
+            for hit in result.hits:
+                assert hit.score == sum(part.score for part in hit.matched_terms)
+                assert all(part.term in ("redi", "stream", "queue") for part in hit.matched_terms)
+                assert {part.term for part in hit.matched_terms} <= set(analyzer.terms(hit.content))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(write)
+        for number in range(50):
+            tasks.start_soon(ask, number)
