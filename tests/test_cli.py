@@ -1,0 +1,186 @@
+"""The command line against a running service: what people see, what programs read, what they exit with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from conftest import free_port
+
+
+class Jiyi:
+    """Runs commands in one environment."""
+
+    def __init__(self, folder, port):
+        self.folder = folder
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
+        self.environment |= {
+            "JIYI_DATA_DIR": str(folder / "data"),
+            "JIYI_API_URL": f"http://127.0.0.1:{port}",
+            "JIYI_CLAIM_IDLE_MS": "400",
+            "JIYI_SWEEP_MS": "100",
+            "JIYI_BLOCK_MS": "200",
+        }
+        self.port = port
+
+    def __call__(self, *arguments, status=0, stdin=None, **environment):
+        done = subprocess.run(
+            [sys.executable, "-m", "jiyi", *arguments], cwd=self.folder, env=self.environment | environment,
+            capture_output=True, text=True, input=stdin, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout if status in (0, None) or done.stdout else done.stderr
+
+    @contextmanager
+    def up(self, *options):
+        command = [sys.executable, "-m", "jiyi", "up", "--port", str(self.port), *options]
+        with subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert "jiyi is ready" in process.stdout.readline()
+                yield process
+            finally:
+                process.send_signal(signal.SIGINT)
+                _, messages = process.communicate(timeout=30)
+                assert process.returncode == 0, messages
+
+
+@pytest.fixture(scope="module")
+def jiyi(tmp_path_factory):
+    command = Jiyi(tmp_path_factory.mktemp("cli"), free_port())
+    with command.up():
+        yield command
+
+
+def jsonl(path, *rows):
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
+    )
+    return str(path)
+
+
+def test_ingest_goes_on_past_bad_lines_and_names_them(jiyi, tmp_path):
+    rows = [{"id": f"a{i}", "content": f"记忆 alpha {i}", "ns": "bad"} for i in range(5)]
+    source = jsonl(
+        tmp_path / "x.jsonl", rows[0], "{no json", rows[1], {"id": "b", "content": ""}, {"id": "c"}, *rows[2:]
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "jiyi", "ingest", source, "--wait", "--json"], env=jiyi.environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    tally = json.loads(done.stdout)
+    assert (tally["accepted"], tally["refused"], tally["dead"]) == (6, 2, 0)
+    assert "line 2:" in done.stderr
+    assert "line 5: content: is missing" in done.stderr
+    found = json.loads(jiyi("search", "alpha", "--ns", "bad", "--json"))
+    assert found["total"] == 5
+
+
+def test_ingest_reads_gzip_standard_input_and_git(jiyi, tmp_path):
+    packed = tmp_path / "x.jsonl.gz"
+    packed.write_bytes(gzip.compress(json.dumps({"id": "g1", "content": "gzipped 压缩"}).encode()))
+    jiyi("ingest", str(packed), "--ns", "ways", "--wait")
+    jiyi("ingest", "-", "--ns", "ways", "--wait", stdin=json.dumps({"id": "g2", "content": "piped 管道"}))
+    repository = tmp_path / "repo"
+    git = ["git", "-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-C", str(repository)]
+    subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
+    subprocess.run(
+        [*git, "commit", "--quiet", "--allow-empty", "-m", "修复 ERR_TIMEOUT\n\nraise the limit"], check=True
+    )
+    jiyi("ingest", "--git", str(repository), "--ns", "ways", "--wait")
+    for word, name in (("压缩", "g1"), ("管道", "g2"), ("err_timeout", "git:repo:")):
+        (hit,) = json.loads(jiyi("search", word, "--ns", "ways", "--json"))["hits"]
+        assert hit["id"].startswith(name)
+
+
+def test_search_shows_people_why(jiyi, tmp_path):
+    jiyi("ingest", jsonl(tmp_path / "x.jsonl", {"id": "s1", "content": "Redis 超时 [ERR_1]", "ns": "why"}), "--wait")
+    shown = jiyi("search", "redis 超时", "--ns", "why", "--explain")
+    for expected in ("s1", "[ERR_1]", "超时", "idf", "average", "1 of 1 memories match"):
+        assert expected in shown
+    assert "nothing found" in jiyi("search", "没有的词", "--ns", "why")
+
+
+def test_ready_has_an_exit_status(jiyi, tmp_path):
+    jiyi("ingest", jsonl(tmp_path / "x.jsonl", {"id": "r1", "content": "x", "ns": "r"}), "--wait")
+    assert "ready" in jiyi("ready", "r1", "--ns", "r")
+    (answer,) = json.loads(jiyi("ready", "nobody", "--ns", "r", "--json", status=1))
+    assert answer["state"] == "unknown"
+
+
+def test_stats_and_check_tell_the_same_numbers(jiyi, tmp_path):
+    jiyi(
+        "ingest",
+        jsonl(tmp_path / "x.jsonl", *({"id": f"n{i}", "content": "甲 乙", "ns": "n"} for i in range(3))),
+        "--wait",
+    )
+    (row,) = json.loads(jiyi("stats", "--ns", "n", "--json"))["namespaces"]
+    (report,) = [one for one in json.loads(jiyi("check", "--ns", "n", "--json")) if one["namespace"] == "n"]
+    assert (row["docs"], row["tokens"]) == (report["documents"], report["tokens"]) == (3, 6)
+    assert report["ok"] is True
+    assert "unread" in jiyi("stats")
+    assert "ok" in jiyi("check", "--ns", "n")
+
+
+def test_dead_letters_are_listed_shown_replayed_and_dropped(jiyi):
+    import redis
+
+    from jiyi.data_directory import find_running
+
+    client = redis.Redis.from_url(find_running(jiyi.folder / "data"))
+    for i in range(2):
+        client.xadd(
+            "stream:memory:write", {"event": "write", "id": f"d{i}", "ns": "dead", "importance": "9", "content": "x"}
+        )
+    jiyi("ready", "d1", "--ns", "dead", "--wait", "5s", status=1)
+    letters = json.loads(jiyi("dead", "list", "--ns", "dead", "--json"))
+    assert [(one["id"], one["code"]) for one in letters] == [("d0", "invalid_field"), ("d1", "invalid_field")]
+    shown = json.loads(jiyi("dead", "show", letters[0]["letter"], "--ns", "dead"))
+    assert shown["fields"]["content"] == "x"
+    assert "importance" in jiyi("dead", "list", "--ns", "dead")
+    assert "1 dropped" in jiyi("dead", "drop", letters[0]["letter"], "--ns", "dead")
+    assert "1 replayed" in jiyi("dead", "replay", "--all", "--ns", "dead")
+    jiyi("dead", "drop", "--ns", "dead", status=2)
+    assert "no dead letter 1-1" in jiyi("dead", "show", "1-1", "--ns", "dead", status=1)
+
+
+def test_a_second_start_on_the_same_data_refuses(jiyi):
+    told = jiyi("up", "--port", str(free_port()), status=1)
+    assert str(jiyi.folder / "data") in told.replace("\n", "")
+
+
+def test_a_taken_port_is_said_at_once(jiyi, tmp_path):
+    told = jiyi("up", "--port", str(jiyi.port), status=1, JIYI_DATA_DIR=str(tmp_path / "other"))
+    assert "--port" in told
+
+
+def test_commands_without_a_server_say_how_to_start_one(tmp_path):
+    alone = Jiyi(tmp_path, free_port())
+    assert "jiyi up" in alone("stats", status=1)
+    assert "jiyi up" in alone("search", "x", status=1)
+    assert "JIYI_BATCH" in alone("stats", status=1, JIYI_BATCH="none")
+
+
+def test_everything_is_still_there_after_a_restart_and_reindex_changes_the_analyzer(tmp_path):
+    """Stop, start, search; then other settings: refused until `jiyi reindex`, and exact after it."""
+    jiyi = Jiyi(tmp_path, free_port())
+    with jiyi.up("--workers", "1"):
+        jiyi("ingest", jsonl(tmp_path / "x.jsonl", {"id": "m1", "content": "张工修好了消息队列"}), "--wait")
+    with jiyi.up("--workers", "1"):
+        assert json.loads(jiyi("search", "消息", "--json"))["total"] == 1
+        before = json.loads(jiyi("stats", "--json"))["namespaces"][0]["tokens"]
+        assert "1 memories analysed again" in jiyi("reindex", JIYI_HAN_BIGRAMS="1")
+        assert json.loads(jiyi("stats", "--json"))["namespaces"][0]["tokens"] > before
+        assert "reindex" in jiyi("search", "消息", status=1)
+    jiyi.environment["JIYI_HAN_BIGRAMS"] = "1"
+    with jiyi.up("--workers", "1"):
+        assert json.loads(jiyi("search", "息队", "--json"))["total"] == 1
+        assert "ok" in jiyi("check")
