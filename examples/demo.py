@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from jiyi import SyncClient, SyncProducer
+from jiyi.data_directory import find_running
 from jiyi.errors import UnavailableError
 from jiyi.events import parse_entry
-from jiyi.server import find_running
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "build" / "demo"

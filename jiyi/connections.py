@@ -1,17 +1,19 @@
 """Connections to Redis or Valkey, with every default that matters set explicitly.
 
-Replies are RESP2 and raw bytes. Nothing is retried in silence: an XADD that is repeated behind the caller's
-back would append twice, and a caller that knows of the failure can back off.
+Replies are RESP2 and raw bytes. Nothing is repeated in silence: an XADD that is sent again behind the caller's back
+would append twice, and a caller that knows of the failure can back off. In a cluster, what a node refuses with MOVED,
+ASK or TRYAGAIN (and so has not done) is sent to the right one. One thing remains that the library does not let us
+switch off: when a pipeline of the blocking cluster client breaks, it sends what has no answer once more, one by one.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import hiredis
+import redis
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 Database = Redis | RedisCluster
 """A client of one server or of a cluster; every command of jiyi names keys of one slot."""
+BlockingDatabase = redis.Redis | redis.RedisCluster
+"""The same on blocking sockets."""
+_Pool = TypeVar("_Pool", BlockingConnectionPool, redis.BlockingConnectionPool)
 
 _MARGIN_MS = 5_000
 """How much longer than BLOCK the client waits for a blocking read."""
@@ -48,53 +53,103 @@ _AWAY_CODES = frozenset({"BUSY", "MISCONF", "UNKILLABLE", "CLUSTERDOWN", "NOREPL
 """First words of error replies for which the library has no class."""
 
 
+class _Cluster(RedisCluster):
+    """Closes its connections also after a failure, when the library takes the client for closed already."""
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.nodes_manager.aclose()
+        await self.nodes_manager.aclose("startup_nodes")
+
+
 async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
     """Open a client for `settings.redis_url`, a cluster client where the server is part of one.
 
     `block_ms` > 0 makes a client for blocking reads: one connection whose read timeout outlasts the block.
-    Raises `ServerNotFoundError` without a URL, `SettingsError` for a bad one, `UnavailableError` when nobody
-    answers.
+    Raises `ServerNotFoundError` without a URL, `SettingsError` for a bad one and for wrong credentials, and
+    `UnavailableError` when nobody answers.
     """
+    options = _options(settings, Retry(NoBackoff(), 0), block_ms)
+    pool = _pool(BlockingConnectionPool, settings, 1 if block_ms else settings.max_pool, options)
+    pool.connection_class = packing_in_c(pool.connection_class)
+    client = Redis.from_pool(pool)
+    try:
+        with _connecting():
+            mode: Any = await client.info("cluster")
+    except BaseException:
+        await client.aclose()
+        raise
+    if not mode.get("cluster_enabled"):
+        return _with_raw_streams(client)
+    await client.aclose()
+    with _connecting():
+        cluster = _Cluster.from_url(settings.redis_url, max_connections=settings.max_pool, **options)
+        kind: Any = pool.connection_class
+        cluster.connection_kwargs["connection_class"] = kind  # of the nodes that it will find
+        for node in cluster.startup_nodes:
+            node.connection_class = kind
+        await cluster.initialize()
+    return _with_raw_streams(cluster)
+
+
+def connect_blocking(settings: Settings) -> BlockingDatabase:
+    """Open a client on blocking sockets; otherwise as `connect`."""
+    options = _options(settings, redis.retry.Retry(NoBackoff(), 0))
+    client = redis.Redis.from_pool(_pool(redis.BlockingConnectionPool, settings, settings.max_pool, options))
+    try:
+        with _connecting():
+            mode: Any = client.info("cluster")
+    except BaseException:
+        client.close()
+        raise
+    if not mode.get("cluster_enabled"):
+        return client
+    client.close()
+    with _connecting():
+        return redis.RedisCluster.from_url(settings.redis_url, max_connections=settings.max_pool, **options)
+    raise AssertionError  # the context swallows nothing; the type checker cannot know
+
+
+def _options(settings: Settings, retry: Any, block_ms: int = 0) -> dict[str, Any]:
+    """Arguments that a pool and a cluster client share."""
+    return {
+        "protocol": 2,
+        "socket_timeout": (settings.redis_timeout_ms + (block_ms + _MARGIN_MS if block_ms else 0)) / 1000,
+        "socket_connect_timeout": settings.redis_timeout_ms / 1000,
+        "retry": retry,
+    }
+
+
+def _pool(kind: type[_Pool], settings: Settings, size: int, options: dict[str, Any]) -> _Pool:
     if not settings.redis_url:
         raise ServerNotFoundError(
             "no Redis or Valkey is known. Start everything with `jiyi up`, or name a server: "
             "JIYI_REDIS_URL=redis://127.0.0.1:6379 (a server of version 7.0 or later)"
         )
-    timeout_s = (settings.redis_timeout_ms + (block_ms + _MARGIN_MS if block_ms else 0)) / 1000
-    options: dict[str, Any] = {
-        "protocol": 2,
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": settings.redis_timeout_ms / 1000,
-        "retry": Retry(NoBackoff(), 0),
-    }
     try:
-        pool = BlockingConnectionPool.from_url(
-            settings.redis_url,
-            max_connections=1 if block_ms else settings.max_pool,
-            timeout=settings.redis_timeout_ms / 1000,
-            **options,
+        return kind.from_url(
+            settings.redis_url, max_connections=size, timeout=settings.redis_timeout_ms / 1000, **options
         )
-    except ValueError as error:
-        raise SettingsError(f"JIYI_REDIS_URL is no usable URL: {error}") from None
-    pool.connection_class = packing_in_c(pool.connection_class)
-    client = Redis.from_pool(pool)
+    except ValueError:  # its message may show a part of the password
+        raise SettingsError(
+            "JIYI_REDIS_URL is no usable URL; it must be like redis://user:password@127.0.0.1:6379/0, rediss://… or "
+            "unix:///path, with special characters of a password as %40"
+        ) from None
+
+
+@contextmanager
+def _connecting() -> Iterator[None]:
+    """`translated_errors`, and what a new connection may meet besides: wrong credentials."""
     with translated_errors():
         try:
-            mode: Any = await client.info("cluster")
-        except BaseException:
-            await client.aclose()
-            raise
-    if not mode.get("cluster_enabled"):
-        return _with_raw_streams(client)
-    await client.aclose()
-    options.pop("retry")  # the cluster client needs its retries to follow slots that move
-    cluster = RedisCluster.from_url(settings.redis_url, max_connections=settings.max_pool, **options)
-    with translated_errors():
-        await cluster.initialize()
-    return _with_raw_streams(cluster)
+            yield
+        except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:  # NOAUTH, WRONGPASS, NOPERM
+            raise SettingsError(
+                f"the server refuses the user or the password of JIYI_REDIS_URL ({type(error).__name__}); "
+                "the user needs the permission to run INFO and the commands of jiyi"
+            ) from None
 
 
-@lru_cache
 def packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnection]:
     """Derive a connection class that packs commands with hiredis.
 
@@ -106,7 +161,7 @@ def packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnectio
         command = arguments[0]
         if isinstance(command, str) and " " in command:  # "CONFIG GET" is two words on the wire
             arguments = (*command.split(), *arguments[1:])
-        return [hiredis.pack_command(arguments)]
+        return [hiredis.pack_command(arguments)]  # type: ignore[arg-type] # the stub says a tuple of one
 
     return type(connection.__name__, (connection,), {"pack_command": pack_command})
 
@@ -157,6 +212,9 @@ def translated_errors() -> Iterator[None]:
         yield
     except _AWAY as error:
         raise UnavailableError(f"Redis does not answer: {type(error).__name__}") from error
+    except exceptions.RedisClusterException:
+        # Without the cause: its message may show the command, and so a memory.
+        raise UnavailableError("Redis does not answer: no node of the cluster serves the key") from None
     except exceptions.ResponseError as error:
         code = str(error).partition(" ")[0]
         if code in _AWAY_CODES:

@@ -11,9 +11,10 @@ Workers decide between retry and dead letter by these types, never by message te
     * InvalidEventError             the event can never be applied; it belongs into the dead-letter stream
     * InvalidQueryError             a search request is wrong; the message names the parameter
     * AnalyzerMismatchError         a namespace was indexed with another analyzer; run `jiyi reindex`
-    * UnavailableError              Redis is away for now; try again
+    * UnavailableError              Redis or the reader is away for now; try again
     * CorruptIndexError             a stored value is not what its key promises; run `jiyi check`
     * ApiError                      the reader answered with an error (raised by the client)
+    * SourceError                   what `jiyi ingest` shall read cannot be read; the message names it and says why
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class AnalyzerMismatchError(JiyiError):
 
 
 class UnavailableError(JiyiError):
-    """Redis cannot answer right now; `retry_after_s` says when to ask again."""
+    """Redis, or the reader, cannot answer right now; `retry_after_s` says when to ask again."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -96,3 +97,7 @@ class ApiError(JiyiError):
         super().__init__(message)
         self.status = status
         self.code = code
+
+
+class SourceError(JiyiError):
+    """A source of memories cannot be read at all; the message names it and says why."""

@@ -13,7 +13,7 @@ import msgpack
 import msgspec
 
 from jiyi.errors import InvalidEventError
-from jiyi.memories import DEFAULT_NAMESPACE, Memory, parse_id, parse_namespace
+from jiyi.memories import DEFAULT_NAMESPACE, Memory, parse_id, parse_namespace, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +40,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     entry: str
     version: str
     memory: Memory | None  # None for a delete
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A write or delete that is on the stream. `entry` is its stream entry id, and so the version that it writes."""
+
+    id: str
+    ns: str
+    entry: str
 
 
 def parse_entry(entry: str) -> tuple[int, int]:
@@ -115,7 +123,7 @@ def _named(fields: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
         except UnicodeDecodeError:
             raise InvalidEventError("not_utf8", "", "a field name is not UTF-8") from None
         if name in named:
-            raise InvalidEventError("duplicate_field", _shown(name), "stands in the entry twice")
+            raise InvalidEventError("duplicate_field", shown(name), "stands in the entry twice")
         if name == "payload":
             if len(fields) > 1:
                 raise InvalidEventError("unknown_field", "payload", "must be the only field of its entry")
@@ -123,13 +131,8 @@ def _named(fields: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
         try:
             named[name] = raw_value.decode()
         except UnicodeDecodeError:
-            raise InvalidEventError("not_utf8", _shown(name), "is not UTF-8") from None
+            raise InvalidEventError("not_utf8", shown(name), "is not UTF-8") from None
     return named
-
-
-def _shown(name: str) -> str:
-    """Make a stranger's field name fit for an error message: short and printable."""
-    return ascii(name[:40]).strip("'")
 
 
 def _unpacked(payload: bytes) -> dict[str, Any]:

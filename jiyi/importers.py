@@ -16,11 +16,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jiyi.errors import InvalidEventError, JiyiError
-from jiyi.memories import FIELDS, MAX_LABEL_BYTES, parse_time
+from jiyi.errors import InvalidEventError, SourceError
+from jiyi.memories import MAX_LABEL_BYTES, from_camel, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -33,11 +33,6 @@ _BOM = b"\xef\xbb\xbf"
 _ELLIPSIS = "…"
 _REPOSITORY_BYTES = 160
 """Longest name of a repository inside an id, so that `git:<name>:<12 hex>` is a valid one."""
-_CAMEL = {
-    "".join(word.title() if i else word for i, word in enumerate(name.split("_"))): name
-    for name in FIELDS
-    if "_" in name
-}
 _MISLEADING = {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE"}
 """Variables (of a hook, say) that would point git at another repository than the one that is named."""
 _TRAILER = re.compile(r"[A-Za-z][A-Za-z0-9-]*\s*:\s|\(cherry picked from commit ")
@@ -46,10 +41,6 @@ _BOOKKEEPING = re.compile(r"(?:[a-z]+(?:-[a-z]+)*-by|cc|change-id|git-svn-id)\s*
 
 `Fixes: #12` and the like stay: people search for them.
 """
-
-
-class SourceError(JiyiError):
-    """A source cannot be read at all; the message names it and says why."""
 
 
 class Line(NamedTuple):
@@ -64,20 +55,6 @@ class BadLine(NamedTuple):
 
     number: int
     reason: str
-
-
-def from_camel(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the fields of a memory their own names: `sourceSystem` becomes `source_system`.
-
-    Other names stay as they are. Raises `InvalidEventError` when a field is given under both names.
-    """
-    fields: dict[str, Any] = {}
-    for key, value in mapping.items():
-        name = _CAMEL.get(key, key)
-        if name in fields:
-            raise InvalidEventError("duplicate_field", name, "is given under two names")
-        fields[name] = value
-    return fields
 
 
 def read_jsonl(source: str | Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> JsonLines:

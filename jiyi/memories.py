@@ -6,18 +6,23 @@ same memory gives the same stored hash and the same version hash whichever way i
 
 from __future__ import annotations
 
+import json
 import math
+import secrets
+import threading
+import time
 from base64 import urlsafe_b64encode
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
+from uuid import UUID
 
 import msgspec
 
 from jiyi.errors import InvalidEventError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_ID_BYTES = 256
 MAX_NAMESPACE_BYTES = 128
@@ -34,6 +39,24 @@ FIELDS = ("content", *LABELS, "tags", "timestamp", "importance", "expires_at", "
 
 _MAX_MS = 253_402_300_799_999  # the last millisecond of the year 9999
 _MIN_MS = -62_135_596_800_000  # the first of the year 1
+
+
+class MemoryFields(TypedDict, total=False):
+    """A memory as producers and clients take it; only `content` is required. A `datetime` without zone is UTC."""
+
+    id: str | None
+    ns: str | None
+    content: str
+    author: str | None
+    source_system: str | None
+    user_id: str | None
+    session_id: str | None
+    kind: str | None
+    tags: Sequence[str] | None
+    timestamp: datetime | str | int | None
+    importance: float | None
+    expires_at: datetime | str | int | None
+    metadata: Mapping[str, Any] | None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,15 +78,15 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def from_fields(cls, fields: Mapping[str, Any], max_content_bytes: int) -> Memory:
         """Build a memory from named values as producers send them.
 
-        Values are text (flat fields) or JSON types. Raises `InvalidEventError` that names the field. Absent
-        fields, `None` and, for all but `content`, the empty string mean "not given".
+        Values are text (flat fields), JSON types or, for times, `datetime`. Absent fields, `None` and, for all but
+        `content`, the empty string mean "not given". Raises `InvalidEventError` that names the field.
         """
         given = {name: value for name, value in fields.items() if value is not None and value != ""}
         if "content" not in fields or fields["content"] is None:
             raise InvalidEventError("missing_field", "content", "is missing; a write carries the whole memory")
         for name in fields:
             if name not in FIELDS:
-                raise InvalidEventError("unknown_field", _shown(name), f"is no field; fields are {', '.join(FIELDS)}")
+                raise InvalidEventError("unknown_field", shown(name), f"is no field; fields are {', '.join(FIELDS)}")
         content = _text("content", fields["content"])
         if (size := len(content.encode())) > max_content_bytes:
             raise InvalidEventError("too_large", "content", f"has {size} bytes; at most {max_content_bytes} are kept")
@@ -114,6 +137,51 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class _Last(threading.local):
+    """The last id of a thread; one per thread, so that no lock is there to be held across a fork."""
+
+    value = 0
+
+
+_last = _Last()
+
+
+def new_id() -> str:
+    """Make a unique id that sorts by its time: a UUIDv7 (RFC 9562), which Python has from 3.14 on.
+
+    Its 48 bits of Unix milliseconds are followed by 74 random bits; the ids that one thread makes always grow,
+    also within a millisecond and when the clock is set back (section 6.2 of the RFC, method 2).
+    """
+    fresh = (time.time_ns() // 1_000_000) << 74 | secrets.randbits(73)
+    _last.value = fresh if fresh > _last.value else _last.value + 1 + secrets.randbits(32)
+    ms, random = divmod(_last.value, 1 << 74)
+    high, low = divmod(random, 1 << 62)
+    return str(UUID(int=ms << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low))
+
+
+def to_camel(name: str) -> str:
+    """Give the name that a field has in JSON: `source_system` is `sourceSystem`."""
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
+
+
+_FROM_CAMEL = {to_camel(name): name for name in FIELDS}
+
+
+def from_camel(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the fields of a memory their own names: `sourceSystem` becomes `source_system`.
+
+    Other names stay as they are. Raises `InvalidEventError` when a field is given under both names.
+    """
+    fields: dict[str, Any] = {}
+    for key, value in mapping.items():
+        name = _FROM_CAMEL.get(key, key)
+        if name in fields:
+            raise InvalidEventError("duplicate_field", name, "is given under two names")
+        fields[name] = value
+    return fields
+
+
 def parse_namespace(value: Any) -> str:
     """Check a namespace: 1 to 128 bytes of UTF-8 without control characters, compared byte by byte."""
     return _identifier("ns", value, MAX_NAMESPACE_BYTES)
@@ -125,14 +193,16 @@ def parse_id(value: Any) -> str:
 
 
 def parse_time(field: str, value: Any) -> int:
-    """Read ISO 8601 (without zone: UTC) or epoch milliseconds; give epoch milliseconds."""
+    """Read ISO 8601, a `datetime` (both without zone: UTC) or epoch milliseconds; give epoch milliseconds."""
     number: int | None = None
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
+    elif isinstance(value, datetime):
+        number = _epoch_ms(value)
     elif isinstance(value, str):
         text = value.strip()
         try:
-            number = int(text) if text.lstrip("+-").isdecimal() else _iso_ms(text)
+            number = int(text) if text.lstrip("+-").isdecimal() else _epoch_ms(datetime.fromisoformat(text))
         except (ValueError, OverflowError):
             number = None
     if number is None or not _MIN_MS <= number <= _MAX_MS:
@@ -157,6 +227,11 @@ def parse_tags(value: Any) -> tuple[str, ...]:
     if len(tags) > MAX_TAGS:
         raise InvalidEventError("too_large", "tags", f"has {len(tags)} tags; at most {MAX_TAGS} are kept")
     return tuple(_label("tags", tag) for tag in tags)
+
+
+def shown(name: Any) -> str:
+    """Make a stranger's field name fit for an error message: short and printable."""
+    return ascii(str(name)[:40]).strip("'")
 
 
 def _identifier(field: str, value: Any, limit: int) -> str:
@@ -186,9 +261,8 @@ def _label(field: str, value: Any) -> str:
     return text
 
 
-def _iso_ms(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
+def _epoch_ms(moment: datetime) -> int:
+    if moment.utcoffset() is None:
         moment = moment.replace(tzinfo=UTC)
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
@@ -216,14 +290,11 @@ def _metadata(value: Any) -> str:
         decoded = msgspec.json.decode(value) if isinstance(value, str) else value
         if not isinstance(decoded, dict):
             raise InvalidEventError("invalid_field", "metadata", "must be a JSON object")
+        if decoded is value:  # msgspec would write NaN as null in silence
+            json.dumps(msgspec.to_builtins(decoded), allow_nan=False)
         text = msgspec.json.encode(decoded).decode()
     except (msgspec.MsgspecError, RecursionError, UnicodeError, TypeError, ValueError):
-        raise InvalidEventError("invalid_json", "metadata", "must be a JSON object") from None
+        raise InvalidEventError("invalid_json", "metadata", "must be a JSON object, its numbers finite") from None
     if len(text.encode()) > MAX_METADATA_BYTES:
         raise InvalidEventError("too_large", "metadata", f"has more than {MAX_METADATA_BYTES} bytes")
     return text
-
-
-def _shown(name: Any) -> str:
-    """Make a stranger's field name fit for an error message: short and printable."""
-    return ascii(str(name)[:40]).strip("'")

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
-import time
 from collections.abc import Mapping
-from contextlib import contextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import msgspec
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisClusterException
-from redis.retry import Retry
 
-from jiyi.connections import connect, translated_errors
-from jiyi.errors import InvalidEventError, ServerNotFoundError, SettingsError, UnavailableError
-from jiyi.events import encode_delete, encode_write
-from jiyi.memories import DEFAULT_NAMESPACE, Memory, parse_id, parse_namespace
+from jiyi.connections import connect, connect_blocking, translated_errors
+from jiyi.errors import InvalidEventError
+from jiyi.events import Accepted, encode_delete, encode_write
+from jiyi.memories import DEFAULT_NAMESPACE, Memory, new_id, parse_id, parse_namespace
 from jiyi.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,40 +20,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from jiyi.connections import Database
+    from jiyi.connections import BlockingDatabase, Database
+    from jiyi.memories import MemoryFields
+
+__all__ = ["Accepted", "EncodedEvent", "Producer", "SyncProducer", "encode"]
 
 PIPELINE_EVENTS = 500
 """Most events of one round trip: its time is then spread thin over them."""
 PIPELINE_BYTES = 1_048_576
 """Most bytes of one round trip (a single larger event travels alone), so that large memories do not pile up."""
-
-_TIMES = ("timestamp", "expires_at")
-
-
-class MemoryFields(TypedDict, total=False):
-    """A memory as `write` takes it; only `content` is required. A `datetime` without zone counts as UTC."""
-
-    id: str | None
-    ns: str | None
-    content: str
-    author: str | None
-    source_system: str | None
-    user_id: str | None
-    session_id: str | None
-    kind: str | None
-    tags: Sequence[str] | None
-    timestamp: datetime | str | int | None
-    importance: float | None
-    expires_at: datetime | str | int | None
-    metadata: Mapping[str, Any] | None
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    """An event that Redis has taken. `entry` is its stream entry id, and so the version that it writes."""
-
-    id: str
-    ns: str
-    entry: str
 
 
 class EncodedEvent(NamedTuple):
@@ -77,28 +43,6 @@ class EncodedEvent(NamedTuple):
         return sum(len(value) for value in self.fields.values())
 
 
-class _Last(threading.local):
-    """The last id of a thread; one per thread, so that no lock is there to be held across a fork."""
-
-    value = 0
-
-
-_last = _Last()
-
-
-def new_id() -> str:
-    """Make a unique id that sorts by its time: a UUIDv7 (RFC 9562), which Python has from 3.14 on.
-
-    Its 48 bits of Unix milliseconds are followed by 74 random bits; the ids that one thread makes always grow,
-    also within a millisecond and when the clock is set back (section 6.2 of the RFC, method 2).
-    """
-    fresh = (time.time_ns() // 1_000_000) << 74 | secrets.randbits(73)
-    _last.value = fresh if fresh > _last.value else _last.value + 1 + secrets.randbits(32)
-    ms, random = divmod(_last.value, 1 << 74)
-    high, low = divmod(random, 1 << 62)
-    return str(UUID(int=ms << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low))
-
-
 def encode(memory: Mapping[str, Any], max_content_bytes: int) -> EncodedEvent:
     """Check a memory (the names of `MemoryFields`) and encode its write event.
 
@@ -110,9 +54,6 @@ def encode(memory: Mapping[str, Any], max_content_bytes: int) -> EncodedEvent:
     given_id, given_ns = fields.pop("id", None), fields.pop("ns", None)
     memory_id = new_id() if given_id is None else parse_id(given_id)
     ns = DEFAULT_NAMESPACE if given_ns is None else parse_namespace(given_ns)
-    for name in _TIMES:
-        if isinstance(moment := fields.get(name), datetime):
-            fields[name] = moment.isoformat()
     return EncodedEvent(memory_id, ns, encode_write(memory_id, ns, Memory.from_fields(fields, max_content_bytes)))
 
 
@@ -162,8 +103,8 @@ class Producer(_Encoding):
 
     When a call raises `UnavailableError`, its outcome is unknown: the events may be on the stream or not.
     Repeating the call is harmless, since an identical rewrite changes nothing but the version of the memory.
-    Two things to know: a write without `id` makes a new id, and so a second memory, at every call (give the id,
-    `new_id()` makes one); and the repeat is a newer version than what others have written in the meantime.
+    Two things to know: a write without `id` makes a new id, and so a second memory, at every call (give the id;
+    `jiyi.memories.new_id()` makes one); and the repeat is a newer version than what others have written meanwhile.
     """
 
     _database: Database | None = None
@@ -180,8 +121,7 @@ class Producer(_Encoding):
     async def open(self) -> None:
         """Connect. Raises `ServerNotFoundError` without a URL, `SettingsError` for a bad one, `UnavailableError`."""
         if self._database is None:
-            with _translated():
-                self._database = await connect(self.settings)
+            self._database = await connect(self.settings)
             # A cluster client raises when its pool is full; callers shall wait for each other instead.
             self._turns = anyio.CapacityLimiter(self.settings.max_pool)
 
@@ -231,7 +171,7 @@ class Producer(_Encoding):
         if (database := self._database) is None:
             raise RuntimeError("the producer is not open: use `async with Producer(url) as producer`")
         async with self._turns:
-            with _translated():
+            with translated_errors():
                 if len(commands) == 1:
                     return [await database.execute_command(*commands[0])]
                 pipeline: Any = database.pipeline(transaction=False)
@@ -248,7 +188,7 @@ class SyncProducer(_Encoding):
     promises the same as `Producer`.
     """
 
-    _database: redis.Redis | redis.RedisCluster | None = None
+    _database: BlockingDatabase | None = None
 
     @classmethod
     def connect(cls, url: str | None = None, *, stream: str | None = None, settings: Settings | None = None) -> Self:
@@ -260,8 +200,7 @@ class SyncProducer(_Encoding):
     def open(self) -> None:
         """Connect. Raises `ServerNotFoundError` without a URL, `SettingsError` for a bad one, `UnavailableError`."""
         if self._database is None:
-            with _translated():
-                self._database = _connect(self.settings)
+            self._database = connect_blocking(self.settings)
             self._turns = threading.BoundedSemaphore(self.settings.max_pool)
 
     def close(self) -> None:
@@ -301,7 +240,7 @@ class SyncProducer(_Encoding):
     def _append(self, commands: list[list[str | bytes]]) -> list[Any]:
         if (database := self._database) is None:
             raise RuntimeError("the producer is not open: use `with SyncProducer(url) as producer`")
-        with self._turns, _translated():
+        with self._turns, translated_errors():
             if len(commands) == 1:
                 execute: Any = database.execute_command
                 return [execute(*commands[0])]
@@ -335,44 +274,3 @@ def _unraised(replies: list[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return replies
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """`translated_errors`, and the cluster client's own "no node answers", which is no error of the base class."""
-    with translated_errors():
-        try:
-            yield
-        except RedisClusterException:
-            # Without the cause: its message may show the command, and so the memory.
-            raise UnavailableError("Redis does not answer: no node of the cluster serves the stream") from None
-
-
-def _connect(settings: Settings) -> redis.Redis | redis.RedisCluster:
-    """`connections.connect` on blocking sockets: same protocol, timeouts, pool and (no) retries."""
-    if not settings.redis_url:
-        raise ServerNotFoundError(
-            "no Redis or Valkey is known. Name one: SyncProducer('redis://127.0.0.1:6379') or JIYI_REDIS_URL"
-        )
-    timeout_s = settings.redis_timeout_ms / 1000
-    options: dict[str, Any] = {"protocol": 2, "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
-    try:
-        pool = redis.BlockingConnectionPool.from_url(
-            settings.redis_url,
-            max_connections=settings.max_pool,
-            timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            **options,
-        )
-    except ValueError as error:
-        raise SettingsError(f"JIYI_REDIS_URL is no usable URL: {error}") from None
-    client = redis.Redis.from_pool(pool)
-    try:
-        mode: Any = client.info("cluster")
-    except BaseException:
-        client.close()
-        raise
-    if not mode.get("cluster_enabled"):
-        return client
-    client.close()
-    return redis.RedisCluster.from_url(settings.redis_url, max_connections=settings.max_pool, **options)

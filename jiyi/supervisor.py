@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
+
+from jiyi.launcher import kill_session, launch, terminate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from anyio.abc import Process
+
+    from jiyi.launcher import EventCallback
 
 FATAL_EXIT_CODES = frozenset({78})
 """EX_CONFIG: the child has refused its configuration, and starting it again would not help."""
@@ -28,31 +29,6 @@ MAX_DELAY_S = 30.0
 
 STEADY_S = 60.0
 """A child that has lived so long has recovered: its next pause is the first one again."""
-
-# Runs in the child before its command. It is a program of its own because Python code between fork and exec
-# (`preexec_fn`) can deadlock in a process with threads, and neither anyio nor uvloop offers it.
-# PR_SET_PDEATHSIG (1): the kernel sends the signal when the thread that started us ends; a parent that was gone
-# before the call is seen by the second look at it.
-_LAUNCHER = """
-import os, sys
-parent, command = int(sys.argv[1]), sys.argv[2:]
-if sys.platform == "linux":
-    import ctypes, signal
-    ctypes.CDLL(None).prctl(1, *map(ctypes.c_ulong, (signal.SIGTERM, 0, 0, 0)))
-    if os.getppid() != parent:
-        sys.exit(1)
-try:
-    os.execvp(command[0], command)
-except OSError as error:
-    sys.exit(f"{command[0]}: {error.strerror}")
-"""
-
-
-class EventCallback(Protocol):
-    """Receives what an operator should know: a name and its fields."""
-
-    def __call__(self, event: str, /, **fields: object) -> None:
-        """Report one event; it must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +51,8 @@ class Supervisor:
     this process dies. They inherit our standard output and error.
 
     `on_event` receives `child_started` (name, pid), `child_exited` (name, code, restart_in_s, which is None for a
-    fatal exit), `stopping` (signal, None for `stop`), `child_stopped` (name, code) and `child_killed` (name, pid).
+    fatal exit), `stopping` (signal, None for `stop` and a fatal exit), `child_stopped` (name, code) and
+    `child_killed` (name, pid).
 
     A supervisor runs once, in the main thread.
     """
@@ -90,8 +67,12 @@ class Supervisor:
     def stop(self, exit_code: int = 0) -> None:
         """Begin to stop, as the first signal does; `run` returns the exit code of the first call that is not 0."""
         self._exit_code = self._exit_code or exit_code
+        self._begin_to_stop(signal_name=None)
+
+    def _begin_to_stop(self, signal_name: str | None) -> None:
         if not self._stopping.is_set():
             self._stopping.set()
+            self._on_event("stopping", signal=signal_name)
 
     async def run(self) -> int:
         """Run the children and return the exit code for this process once all have ended.
@@ -117,8 +98,7 @@ class Supervisor:
             if self._stopping.is_set():
                 self._kill_now.set()
             else:
-                self._on_event("stopping", signal=signum.name)
-                self.stop()
+                self._begin_to_stop(signum.name)
 
     async def _keep_group(self, group: Sequence[Child], stop: anyio.Event, stopped: anyio.Event) -> None:
         async with anyio.create_task_group() as tasks:
@@ -130,7 +110,7 @@ class Supervisor:
         """Keep one child running until its group stops or it exits with a fatal code."""
         delay_s = FIRST_DELAY_S
         while not stop.is_set():
-            process = await _start(child)
+            process = await launch(child.command, env=os.environ | child.env)
             started = anyio.current_time()
             self._on_event("child_started", name=child.name, pid=process.pid)
             try:
@@ -153,29 +133,15 @@ class Supervisor:
             delay_s = min(2 * delay_s, MAX_DELAY_S)
 
     async def _end(self, child: Child, process: Process) -> None:
-        # Not Process.send_signal: it may reap the child before the event loop does, which then never learns the code.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
+        terminate(process)
         with anyio.move_on_after(child.stop_timeout_s):
             await _first(process.wait, self._kill_now.wait)
         if process.returncode is None:
             self._on_event("child_killed", name=child.name, pid=process.pid)
             self._exit_code = self._exit_code or 1
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # its session: processes of its own go with it
+            kill_session(process)
             await process.wait()
         self._on_event("child_stopped", name=child.name, code=process.returncode)
-
-
-async def _start(child: Child) -> Process:
-    return await anyio.open_process(
-        [sys.executable, "-P", "-S", "-c", _LAUNCHER, str(os.getpid()), *child.command],
-        stdin=subprocess.DEVNULL,
-        stdout=None,
-        stderr=None,
-        env=os.environ | child.env,
-        start_new_session=True,
-    )
 
 
 async def _first(*waits: Callable[[], Awaitable[object]]) -> None:

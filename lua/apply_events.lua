@@ -118,72 +118,73 @@ local function without(records, dead)
   return table.concat(kept)
 end
 
+-- What has to be written, found bucket by bucket. This is the hot loop.
+local sub, pack_df, unpack_df = string.sub, struct.pack, struct.unpack
 local buckets, appends, spills, emptied = {}, {}, {}, {}
 local term_key = first_term
+local GONE = ''
 
--- Notes what has to be written for a term; answers what is wrong with it, if anything.
-local function plan_term(bucket, term, value, postings, dead)
-  local key = KEYS[term_key]
-  local df = (value and struct.unpack('<I4', value) or 0) + #postings / 6 - #dead / 4
-  local long = value and #value == 4
+-- Gives the new dictionary value of a term (GONE when no document has it) and notes what follows for its postings;
+-- nil and what is wrong where the stored value cannot be right.
+local function plan_term(key, value, postings, dead)
+  local df = (value and unpack_df('<I4', value) or 0) + #postings / 6 - #dead / 4
   if df < 0 then
-    return 'a document frequency is too low'
+    return nil, 'a document frequency is too low'
   end
-  local has_postings = long and redis.call('STRLEN', key) > GENERATION_BYTES
-  if df == 0 then
-    bucket.gone[#bucket.gone + 1] = term
-    if long then
+  if value and #value == 4 then
+    local has_postings = redis.call('STRLEN', key) > GENERATION_BYTES
+    if df == 0 then
       emptied[#emptied + 1] = key
+      return GONE
     end
-    return nil
-  end
-  local header = struct.pack('<I4', df)
-  if long then
-    if #postings > 0 then
+    if postings ~= '' then
       if not has_postings then
-        return 'the postings of a term are lost'
+        return nil, 'the postings of a term are lost'
       end
       appends[#appends + 1] = { key, postings }
     end
-  else
-    local records = value and string.sub(value, 5) or ''
-    if #dead > 0 then
-      records = without(records, dead)
-    end
-    records = records .. postings
-    if 4 + #records <= INLINE_BYTES then
-      header = header .. records
-    else
-      redis.call('STRLEN', key)
-      spills[#spills + 1] = { key, generation .. records }
-    end
+    return pack_df('<I4', df)
   end
-  local changed = bucket.changed
-  changed[#changed + 1] = term
-  changed[#changed + 1] = header
-  return nil
+  if df == 0 then
+    return GONE
+  end
+  local records = value and sub(value, 5) .. postings or postings
+  if dead ~= '' then
+    records = without(records, dead)
+  end
+  if 4 + #records <= INLINE_BYTES then
+    return pack_df('<I4', df) .. records
+  end
+  redis.call('STRLEN', key)
+  spills[#spills + 1] = { key, generation .. records }
+  return pack_df('<I4', df)
 end
 
 for i = 1, bucket_count do
-  local bucket = { key = KEYS[first_bucket + i - 1], changed = {}, gone = {} }
+  local changed, changed_count, gone = {}, 0, {}
+  local bucket = { key = KEYS[first_bucket + i - 1], changed = changed, gone = gone }
   local plain = tonumber(take())
   local count = plain + tonumber(take())
   for from = 1, count, CHUNK do
     local size = math.min(CHUNK, count - from + 1)
     local terms = {}
     for j = 1, size do
-      terms[j] = string.sub(KEYS[term_key + j - 1], term_from)
+      terms[j] = sub(KEYS[term_key + j - 1], term_from)
     end
     local values = redis.call('HMGET', bucket.key, unpack(terms))
     for j = 1, size do
-      local postings = take()
-      local dead = ''
+      local postings, dead = take(), ''
       if from + j - 1 > plain then
         dead = take()
       end
-      local fault = plan_term(bucket, terms[j], values[j], postings, dead)
-      if fault then
+      local new, fault = plan_term(KEYS[term_key], values[j], postings, dead)
+      if not new then
         return redis.error_reply('CORRUPT ' .. fault .. '; run: jiyi check')
+      elseif new == GONE then
+        gone[#gone + 1] = terms[j]
+      else
+        changed[changed_count + 1], changed[changed_count + 2] = terms[j], new
+        changed_count = changed_count + 2
       end
       term_key = term_key + 1
     end

@@ -22,5 +22,9 @@ end
 if known[2] == analyzer and not force then
   return { 0, 0 }
 end
-redis.call('HSET', stats, 'analyzer', analyzer, 'reindex_cursor', 0, 'reindex_end', known[3])
-return { 0, tonumber(known[3]) }
+local next_doc = tonumber(known[3] or '')
+if not next_doc then
+  return redis.error_reply('CORRUPT the next document number of the namespace is lost; run: jiyi check')
+end
+redis.call('HSET', stats, 'analyzer', analyzer, 'reindex_cursor', 0, 'reindex_end', next_doc)
+return { 0, next_doc }

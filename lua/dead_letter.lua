@@ -19,6 +19,9 @@ local function padded(id)
   return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
 end
 
+if #ARGV < 6 or #ARGV % 2 ~= 0 then
+  return redis.error_reply('ERR arguments are missing')
+end
 redis.call('XLEN', dead)
 local marked = redis.call('HGET', failed, field)
 local marked_entry = marked and string.match(marked, '^%S+')

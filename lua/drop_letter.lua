@@ -13,6 +13,9 @@
 local dead, failed = KEYS[1], KEYS[2]
 local letter, field, entry = ARGV[1], ARGV[2], ARGV[3]
 
+if #ARGV ~= 3 then
+  return redis.error_reply('ERR arguments are missing')
+end
 local mark = redis.call('HGET', failed, field)
 local removed = 0
 if letter ~= '' then

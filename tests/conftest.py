@@ -18,8 +18,8 @@ import anyio
 import pytest
 import redis
 
+from jiyi.binaries import find_binary
 from jiyi.connections import connect
-from jiyi.server import find_binary
 from jiyi.settings import Settings
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"

@@ -14,6 +14,7 @@ from jiyi import keys, scripts
 from jiyi.check import Kind, check, check_namespace
 from jiyi.check import namespace as namespace_module
 from jiyi.index import IndexWriter
+from jiyi.logs import id_hash
 from jiyi.memories import Memory
 from jiyi.packing import Change
 from jiyi.postings import DF, JOURNAL, POSTING
@@ -167,6 +168,19 @@ async def test_many_terms_in_one_bucket_are_read_page_by_page(database):
 
 
 # Damage
+
+
+async def test_a_problem_names_its_place(built):
+    """By bucket, by document number, and by the hashes that stand in log lines."""
+    doc = await doc_of(built, "m20")
+    await built.hset(bucket("common"), "common", DF.pack(99))
+    await built.hset(keys.memory_key("n", "m20"), "length", 99)
+    report = await check_namespace(built, "n")
+    places = {problem.kind: (problem.where, problem.expected, problem.found) for problem in report.problems}
+    assert places == {
+        Kind.DF: (f"{bucket('common')} #{id_hash('n', 'common')}", "25", "99"),
+        Kind.LENGTH: (f"doc {doc} #{id_hash('n', 'm20')}", "4 tokens, as the forward list says", "99"),
+    }
 
 
 async def test_a_wrong_df_of_a_long_list(built):
@@ -330,6 +344,16 @@ async def test_unreadable_tags(built):
 @pytest.mark.parametrize(("field", "value"), [("docs", 7), ("tokens", 7), ("next_doc", 7)])
 async def test_a_wrong_counter(built, field, value):
     await built.hset(keys.stats_key("n"), field, value)
+    assert await kinds(built) == {Kind.STATS}
+
+
+async def test_a_document_number_that_would_be_given_out_again(built):
+    """The next number has to lie above every number there is, by one at least."""
+    journal = await built.get(keys.journal_key("n"))
+    highest = max(record[0] for record in JOURNAL.iter_unpack(journal[4:]))
+    await built.hset(keys.stats_key("n"), "next_doc", highest + 1)
+    assert (await check_namespace(built, "n")).ok
+    await built.hset(keys.stats_key("n"), "next_doc", highest)
     assert await kinds(built) == {Kind.STATS}
 
 

@@ -187,6 +187,7 @@ MALFORMED = {
     "metadata is a list": (flat(BASE | {"metadata": "[]"}), "invalid_field", "metadata"),
     "metadata is a number": (packed(BASE | {"metadata": 1}), "invalid_field", "metadata"),
     "metadata with NaN": (flat(BASE | {"metadata": '{"a": NaN}'}), "invalid_json", "metadata"),
+    "metadata with NaN in a payload": (packed(BASE | {"metadata": {"a": float("nan")}}), "invalid_json", "metadata"),
     "metadata with 1e999": (flat(BASE | {"metadata": '{"a": 1e999}'}), "invalid_json", "metadata"),
     "metadata nested 10,000 deep": (flat(BASE | {"metadata": '{"a":' * 10_000}), "invalid_json", "metadata"),
     "metadata that is nested 10,000 deep and closed": (

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import DATA
 
-from jiyi.errors import InvalidEventError, JiyiError
-from jiyi.importers import BadLine, Line, SourceError, from_camel, read_git, read_jsonl
+from jiyi.errors import JiyiError, SourceError
+from jiyi.importers import BadLine, Line, read_git, read_jsonl
 from jiyi.producer import encode
 
 SETS = sorted(path.parent.name for path in DATA.glob("*/docs.jsonl.gz"))
@@ -174,16 +174,6 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(tmp_path):
             read_jsonl(path)
         assert str(path) in str(caught.value)
     assert issubclass(SourceError, JiyiError)
-
-
-def test_camel_case_names_are_known():
-    given = {"id": 1, "sourceSystem": "s", "userId": "u", "sessionId": "x", "expiresAt": 5, "content": "c", "other": 0}
-    assert from_camel(given) == {
-        "id": 1, "source_system": "s", "user_id": "u", "session_id": "x", "expires_at": 5, "content": "c", "other": 0,
-    }  # fmt: skip
-    with pytest.raises(InvalidEventError) as caught:
-        from_camel({"source_system": "a", "sourceSystem": "a"})
-    assert caught.value.field == "source_system"
 
 
 @pytest.mark.slow

@@ -210,6 +210,13 @@ def test_a_number_that_was_never_given_out_is_refused(column):
         column().extend(b"gen1", 4, record[:-1], 8)
 
 
+def test_a_number_that_was_reserved_and_not_used_counts_as_dead():
+    journal = Journal("epoch")
+    journal.extend(b"gen1", 4, JOURNAL.pack(2, 7, 0, 0.5), 3)
+    journal.reach(6)
+    assert journal.lengths[:6].tolist() == [math.inf, math.inf, 7, math.inf, math.inf, math.inf]
+
+
 ORACLE = {"a": ["redis", "流", "索引"], "b": ["redis", "redis", "超时"], "c": ["索引"]}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
 import pytest
@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jiyi.errors import InvalidEventError
-from jiyi.memories import FIELDS, LABELS, MAX_METADATA_BYTES, Memory, format_time, parse_tags, parse_time
+from jiyi.memories import (
+    FIELDS,
+    LABELS,
+    MAX_METADATA_BYTES,
+    Memory,
+    format_time,
+    from_camel,
+    parse_tags,
+    parse_time,
+    to_camel,
+)
 
 FULL = {
     "content": "c",
@@ -176,6 +186,14 @@ def test_huge_numbers_in_metadata_are_kept_or_refused(number):
         assert build(msgspec.to_builtins(memory)) == memory
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_json_does_not_know_are_refused_however_deep(number):
+    for metadata in ({"a": number}, {"a": [{"b": (number,)}]}):
+        with pytest.raises(InvalidEventError) as caught:
+            build({"content": "c", "metadata": metadata})
+        assert (caught.value.code, caught.value.field) == ("invalid_json", "metadata")
+
+
 def test_metadata_that_contains_itself_is_refused():
     circle = {}
     circle["a"] = circle
@@ -222,10 +240,27 @@ def test_tags_are_read_from_a_list_json_or_commas(given_tags, tags):
         (0, 0),
         ("0001-01-01", -62_135_596_800_000),
         ("9999-12-31T23:59:59.999Z", 253_402_300_799_999),
+        (datetime(2026, 5, 4, 10, 30), 1_777_890_600_000),  # noqa: DTZ001 - naive: UTC
+        (datetime(2026, 5, 4, 18, 30, tzinfo=timezone(timedelta(hours=8))), 1_777_890_600_000),
     ],
 )
 def test_times_are_read_to_the_millisecond(value, ms):
     assert parse_time("timestamp", value) == ms
+
+
+def test_camel_case_names_are_known():
+    given = {"id": 1, "sourceSystem": "s", "userId": "u", "sessionId": "x", "expiresAt": 5, "content": "c", "other": 0}
+    assert from_camel(given) == {
+        "id": 1, "source_system": "s", "user_id": "u", "session_id": "x", "expires_at": 5, "content": "c", "other": 0,
+    }  # fmt: skip
+    with pytest.raises(InvalidEventError) as caught:
+        from_camel({"source_system": "a", "sourceSystem": "a"})
+    assert caught.value.field == "source_system"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_name_in_camel_case_is_read_as_the_same_field(name):
+    assert from_camel({to_camel(name): 1}) == {name: 1}
 
 
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999))

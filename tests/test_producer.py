@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import subprocess
 import sys
 import threading
@@ -13,14 +15,15 @@ import anyio
 import pytest
 import redis
 from conftest import free_port, start_server, stop_server, wait_until
+from redis.asyncio import RedisCluster
 from redis.crc import key_slot
 
-from jiyi import client, producer
+from jiyi import memories, producer
 from jiyi.connections import connect
 from jiyi.errors import InvalidEventError, ServerNotFoundError, SettingsError, UnavailableError
 from jiyi.events import decode_event, parse_entry
-from jiyi.memories import FIELDS
-from jiyi.producer import Producer, SyncProducer, encode, new_id
+from jiyi.memories import FIELDS, MemoryFields, new_id
+from jiyi.producer import Producer, SyncProducer, encode
 from jiyi.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -250,6 +253,58 @@ async def test_a_missing_or_wrong_url_is_a_clear_error(monkeypatch):
             SyncProducer.connect(wrong)
 
 
+@pytest.mark.parametrize("user", ["", ":wrong@", "nobody:right@", "poor:right@"])
+async def test_wrong_credentials_are_a_settings_error_that_shows_no_password(tmp_path, user):
+    """They do not come right by waiting. `poor` may connect, but not run INFO."""
+    port = free_port()
+    process = start_server(tmp_path, port)
+    with redis.Redis(port=port, protocol=2) as server:
+        server.execute_command("ACL", "SETUSER", "poor", "on", ">right", "~*", "+ping")
+        server.execute_command("ACL", "SETUSER", "default", ">right")
+    try:
+        for connect_now in (Producer.connect, SyncProducer.connect):
+            with pytest.raises(SettingsError, match="JIYI_REDIS_URL") as caught:
+                await _maybe_awaited(connect_now(f"redis://{user}127.0.0.1:{port}"))
+            assert "wrong" not in str(caught.value)
+    finally:
+        stop_server(process)
+
+
+@pytest.mark.parametrize("kind", [Producer, SyncProducer])
+async def test_a_url_that_cannot_be_read_shows_no_part_of_its_password(kind):
+    with pytest.raises(SettingsError, match="JIYI_REDIS_URL") as caught:
+        await _maybe_awaited(kind.connect("redis://:secret/word@localhost"))
+    assert "secret" not in str(caught.value)
+
+
+async def _maybe_awaited(result):
+    return await result if inspect.isawaitable(result) else result
+
+
+@pytest.mark.parametrize("kind", [Producer, SyncProducer])
+async def test_a_cluster_without_its_slots_is_unavailable(tmp_path, kind):
+    port = free_port()
+    process = start_server(tmp_path, port, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    try:
+        with pytest.raises(UnavailableError):
+            await _maybe_awaited(kind.connect(f"redis://127.0.0.1:{port}"))
+    finally:
+        stop_server(process)
+
+
+async def test_commands_are_packed_in_c_also_in_a_cluster(url, stream):
+    async with Producer(url, stream=stream.name) as writer:
+        await writer.write(content="a")
+        database = writer._database
+        if isinstance(database, RedisCluster):
+            connections = [one for node in database.get_nodes() for one in node._connections]
+        else:
+            connections = [await database.connection_pool.get_connection()]
+            await database.connection_pool.release(connections[0])
+        assert connections
+        assert all("pack_command" in vars(type(one)) for one in connections)
+
+
 async def test_nobody_there_is_unavailable():
     nowhere = f"redis://127.0.0.1:{free_port()}"
     with pytest.raises(UnavailableError):
@@ -306,6 +361,7 @@ async def test_trouble_is_unavailable_and_shows_no_content(tmp_path, kind, clust
         stop_server(process)
     shown = repr(caught.value) + repr(caught.value.__cause__ or "")
     assert "secret" not in shown
+    gc.collect()  # a connection that `aclose` has left open would warn now
 
 
 async def _cluster_is_ok(server):
@@ -379,9 +435,9 @@ def test_new_ids_are_uuids_of_version_7_with_the_time():
 
 
 def test_new_ids_grow_within_a_millisecond_and_when_the_clock_goes_back(monkeypatch):
-    monkeypatch.setattr(producer, "_last", producer._Last())
+    monkeypatch.setattr(memories, "_last", memories._Last())
     moments = iter([10**15, 10**15, 10**15 - 10**12, *[10**15] * 5_000])
-    monkeypatch.setattr(producer.time, "time_ns", lambda: next(moments))
+    monkeypatch.setattr(memories.time, "time_ns", lambda: next(moments))
     made = [new_id() for _ in range(5_003)]
     assert made == sorted(set(made))
 
@@ -397,8 +453,7 @@ def test_new_ids_differ_between_threads():
 
 
 def test_the_typed_fields_are_those_of_a_memory():
-    for module in (producer, client):
-        assert set(module.MemoryFields.__annotations__) == {"id", "ns", *FIELDS}
+    assert set(MemoryFields.__annotations__) == {"id", "ns", *FIELDS}
 
 
 BLOCKED = """

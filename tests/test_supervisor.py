@@ -191,7 +191,8 @@ class TestRestart:
         with anyio.fail_after(8):
             assert await supervisor.run() == 0
         assert [exit_[:2] for exit_ in exits] == [(3, 0.01), (3, 0.02), (3, 0.03), (3, 0.03)]
-        assert [event for event, _ in events] == ["child_started", "child_exited"] * 4
+        assert [event for event, _ in events] == [*["child_started", "child_exited"] * 4, "stopping"]
+        assert events[-1] == ("stopping", {"signal": None})
 
     async def test_a_child_that_has_lived_long_begins_with_the_first_pause_again(self, events, on_event, monkeypatch):
         monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)

@@ -18,24 +18,32 @@ if TYPE_CHECKING:
     from litestar.typing import FieldDefinition
 
 _MEMORY_PATH = b"/memory/"
+_NO_PARAMETERS = {"service", "request", "data", "memory_id"}
 
 
 def refuse_unknown(request: Request[Any, Any, Any]) -> None:
-    """Raise `InvalidQueryError` for a query parameter that the route does not have.
+    """Raise `InvalidQueryError` for a query parameter that the route does not have, or has once and is given twice.
 
-    A misspelt `userid=` would otherwise search the memories of all users, a misspelt `ns=` delete elsewhere.
+    A misspelt `userid=` would otherwise search the memories of all users, a misspelt `ns=` delete elsewhere. Of two
+    `ns=` a gateway before us may have checked the other one.
     """
     known = _known(request.route_handler)
-    for name in request.query_params:
+    for name, values in request.query_params.dict().items():
         if name not in known:
             shown = ascii(name[:40]).strip("'")
             raise InvalidQueryError(shown, f"is no parameter here; known are {', '.join(sorted(known)) or 'none'}")
+        if len(values) > 1 and not known[name]:
+            raise InvalidQueryError(name, f"is given {len(values)} times; give it once")
 
 
 @cache
-def _known(handler: BaseRouteHandler) -> frozenset[str]:
-    names = {_sent_name(name, field) for name, field in handler.parsed_fn_signature.parameters.items()}
-    return frozenset(names - {"service", "request", "data", "memory_id"})
+def _known(handler: BaseRouteHandler) -> dict[str, bool]:
+    """Give the parameters that a route has, and whether each may be repeated."""
+    return {
+        sent_name: field.is_subclass_of(list) or field.has_inner_subclass_of(list)
+        for name, field in handler.parsed_fn_signature.parameters.items()
+        if (sent_name := _sent_name(name, field)) not in _NO_PARAMETERS
+    }
 
 
 def _sent_name(name: str, field: FieldDefinition) -> str:

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from jiyi import keys, scripts
 from jiyi.errors import InvalidEventError, UnavailableError
-from jiyi.events import decode_event, parse_entry
+from jiyi.events import decode_event, identify, parse_entry
 from jiyi.logs import get_logger
 from jiyi.memories import format_time
 
@@ -97,9 +97,10 @@ class ReadinessReader:
             return False
         try:
             event = decode_event(found.id, found.fields, self._max_content_bytes)
+            named: tuple[str, str | None] = (event.ns, event.id)
         except InvalidEventError:
-            return await self._stream.is_unprocessed(entry)
-        return (event.ns, event.id) == (ns, memory_id) and await self._stream.is_unprocessed(entry)
+            named = identify(found.fields)  # as its dead letter will be filed
+        return named == (ns, memory_id) and await self._stream.is_unprocessed(entry)
 
 
 def _judge(memory_id: str, asked: str | None, row: Sequence[str | None]) -> Readiness:

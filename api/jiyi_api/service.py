@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 import msgspec
+from redis.exceptions import RedisError
 
 from jiyi import metrics, scripts
 from jiyi.analysis import Analyzer
@@ -107,7 +108,7 @@ class Service:
                     await check_server(database)
                     stack.push_async_exit(attempt.pop_all())
                     return database
-            except JiyiError as error:
+            except (JiyiError, RedisError) as error:  # RedisError: not allowed to ask, and the like
                 self._trouble = str(error)
                 log.warning("reader_waits", error=str(error))
                 await anyio.sleep(_RETRY_S)
@@ -127,6 +128,8 @@ class Service:
             checks["redis"] = str(error)
         except JiyiError as error:
             checks["eviction"] = str(error)
+        except RedisError as error:
+            checks["redis"] = str(error)
         health = Health("ready" if set(checks.values()) == {"ok"} else "not ready", checks)
         if state is not None:
             health.lag, health.pending, health.oldest_unapplied_ms = state[:3]

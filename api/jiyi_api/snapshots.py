@@ -61,7 +61,7 @@ class SnapshotReader:
 
         Raises `UnavailableError` after `patience_s`: while Redis hangs, callers must not pile up behind each other.
         """
-        lock = self._turns.setdefault(ns, anyio.Lock())
+        lock = self._turns.setdefault(ns, anyio.Lock(fast_acquire=True))
         try:
             with anyio.fail_after(self._patience_s):
                 await lock.acquire()

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from jiyi.connections import connect
+from jiyi.data_directory import find_running
 from jiyi.errors import ApiError, JiyiError, ServerNotFoundError, UnavailableError
-from jiyi.server import find_running
 from jiyi.settings import Settings
 
 if TYPE_CHECKING:

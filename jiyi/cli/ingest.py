@@ -18,7 +18,8 @@ from jiyi.cli.context import Json, console, database, fail, friendly_errors, mes
 from jiyi.connections import execute
 from jiyi.errors import InvalidEventError
 from jiyi.events import parse_entry
-from jiyi.importers import BadLine, Line, from_camel, read_git, read_jsonl
+from jiyi.importers import BadLine, Line, read_git, read_jsonl
+from jiyi.memories import from_camel
 from jiyi.producer import Producer, encode
 from jiyi.streams import EventStream
 

@@ -8,8 +8,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from jiyi.answers import Hit
 from jiyi.cli.context import Json, Namespace, console, friendly_errors, print_json
-from jiyi.client import Hit, SyncClient
+from jiyi.client import SyncClient
 from jiyi.memories import DEFAULT_NAMESPACE
 from jiyi.settings import Settings
 

@@ -129,6 +129,25 @@ async def test_a_hanging_redis_keeps_nobody_waiting(own):
     assert reader.found("redis") == ["m"]
 
 
+async def test_a_server_that_refuses_to_be_asked_is_told_and_asked_again(own, tmp_path):
+    """A missing permission is neither the end of a starting reader nor a failure of a running one."""
+    server, reader, _ = own
+    server.command("ACL", "SETUSER", "default", "-info")
+    try:
+        red = reader.get("/readyz")
+        assert red.status == 503
+        assert "permission" in red.body["checks"]["redis"]
+        with running_reader(server.settings, tmp_path / "log", status=503) as starting:
+            with anyio.fail_after(20):
+                while "permission" not in starting.get("/readyz").body["checks"]["redis"]:
+                    await anyio.sleep(0.05)
+            server.command("ACL", "SETUSER", "default", "+info")
+            starting.wait_for("/readyz", 200)
+    finally:
+        server.command("ACL", "SETUSER", "default", "+@all")
+    assert reader.get("/readyz").status == 200
+
+
 async def test_an_evicting_server_turns_readiness_red(own):
     server, reader, _ = own
     assert reader.get("/readyz").body["checks"]["eviction"] == "ok"

@@ -1,16 +1,19 @@
 """Readiness: five states, exact per entry, and waiting that ends as soon as the answer changes (B47)."""
 
 import time
+from functools import partial
 from urllib.parse import urlencode
 
 import anyio
 import pytest
 from conftest import wait_until
 
+from api.conftest import Index
 from jiyi import keys
 from jiyi.streams import EventStream
 from jiyi_api import readiness
 from jiyi_api.readiness import ReadinessReader
+from jiyi_workers.pipeline import Pipeline
 
 pytestmark = pytest.mark.anyio
 
@@ -203,10 +206,8 @@ async def test_rubbish_on_the_channel_harms_nobody(database, reader, work):
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
-        await wait_until(lambda: is_listening(database), "the reader listens")
-        for channel, data in ((b"applied:\xff", b"x"), (keys.applied_channel("default").encode(), b"\xff\n\n\x00m")):
-            assert await database.execute_command("PUBLISH", channel, data) == 1
-        await anyio.sleep(0.05)
+        for rubbish in ((b"applied:\xff", b"x"), (keys.applied_channel("default").encode(), b"\xff\n\n\x00m")):
+            await wait_until(partial(database.execute_command, "PUBLISH", *rubbish), "the reader takes the rubbish")
         await work()
     assert [answer["state"] for answer in answers] == ["ready"]
     assert reader.post("/memory/write", {"id": "after", "content": "x"}).status == 202
@@ -225,8 +226,6 @@ async def waiting(either, settings):
 
 async def test_the_wake_up_ends_the_wait_long_before_the_next_look(either, waiting, analyzer, monkeypatch):
     """On one server and on a cluster, where a message may be published on another node than it is awaited at."""
-    from api.conftest import Index
-
     monkeypatch.setattr(readiness, "_POLL_S", 60)
     index = Index(either, analyzer)
     for ns in ("default", "a", "b", "c"):
@@ -252,15 +251,41 @@ async def listens_anywhere(database):
     return await database.execute_command("PUBSUB", "NUMPAT")
 
 
-async def test_a_lost_wake_up_costs_one_look_more_and_no_answer(either, waiting, analyzer, monkeypatch):
-    from api.conftest import Index
+async def test_the_states_are_the_same_on_a_cluster(either, waiting, analyzer, settings):
+    """There the stream, the namespace and the dead letters lie on different nodes."""
+    stream = EventStream(either, settings.stream, settings.group)
+    pipeline = Pipeline(either, stream, analyzer, settings)
+    await stream.ensure_group()
 
+    async def add(**event):
+        flat = [part for pair in event.items() for part in pair]
+        return (await either.execute_command("XADD", settings.stream, "*", *flat)).decode()
+
+    for ns in ("default", "a", "b"):
+        good = await add(event="write", ns=ns, id="good", content="redis")
+        bad = await add(event="write", ns=ns, id="bad", content="redis", unheard_of="x")
+        asked = [("good", good), ("bad", bad), ("good", bad), ("none", None), ("good", None)]
+        assert await states(waiting, ns, asked) == ["pending", "pending", "unknown", "unknown", "unknown"]
+        await pipeline.process(await stream.read_new("test", 10, 1))
+        assert await states(waiting, ns, asked) == ["ready", "failed", "unknown", "unknown", "ready"]
+        gone = await add(event="delete", ns=ns, id="good")
+        assert await states(waiting, ns, [("good", gone)]) == ["pending"]
+        await pipeline.process(await stream.read_new("test", 10, 1))
+        assert await states(waiting, ns, [("good", gone), ("good", good)]) == ["deleted", "deleted"]
+
+
+async def states(waiting, ns, asked):
+    return [answer.state for answer in await waiting.ready(ns, asked, 0)]
+
+
+async def test_a_lost_wake_up_costs_one_look_more_and_no_answer(either, waiting, analyzer, monkeypatch):
     monkeypatch.setattr(readiness, "_POLL_S", 0.02)
     index = Index(either, analyzer)
     answers = []
 
     async def ask():
-        answers.extend(await waiting.ready("default", [("m", None)], 20))
+        with anyio.fail_after(20):
+            answers.extend(await waiting.ready("default", [("m", None)], 100))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
@@ -271,8 +296,6 @@ async def test_a_lost_wake_up_costs_one_look_more_and_no_answer(either, waiting,
 
 async def test_a_wake_up_between_two_looks_is_not_forgotten(either, waiting, analyzer, monkeypatch):
     """It comes after the look that found nothing and before the wait: the wait must end at once."""
-    from api.conftest import Index
-
     monkeypatch.setattr(readiness, "_POLL_S", 60)
     index, looked = Index(either, analyzer), waiting._look
     done = []

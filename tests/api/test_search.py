@@ -211,6 +211,14 @@ async def test_a_parameter_that_does_not_exist_is_refused(filled):
         assert "is no parameter here" in answer.error[2]
 
 
+async def test_a_parameter_that_is_given_twice_is_refused(filled):
+    """Which of the two would count? Filters may be repeated: they mean any of their values."""
+    for target in ("/memory/search?q=redis&ns=a&ns=b", "/memory/a?ns=a&ns=b", "/memory/ready?id=a&wait=1s&wait=2s"):
+        assert filled.request("GET", target).error[:2] == (400, "invalid_query")
+        assert "is given 2 times" in filled.request("GET", target).error[2]
+    assert filled.request("GET", "/memory/search?q=redis&author=a&author=b").status == 200
+
+
 FILTERS = {
     "author": ("author", "Chen"),
     "sourceSystem": ("source_system", "chat"),

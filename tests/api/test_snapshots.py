@@ -109,6 +109,20 @@ async def test_columns_of_another_epoch_are_never_used(either, analyzer, size, f
     assert cache.nbytes == sum(entry.nbytes for entry in cache._entries.values())
 
 
+@pytest.mark.parametrize("size", [12, 20, 50])
+async def test_a_term_that_was_given_up_and_grew_anew_is_read_anew(either, analyzer, size):
+    """Within one epoch: its key is deleted with its last document and comes back with another generation."""
+    index, searcher = Index(either, analyzer), searcher_on(either, analyzer)
+    await index.write_all({"other": "queue"} | {f"m{i}": "redis" for i in range(20)})
+    assert len(await scores(searcher, "redis")) == 20
+    for i in range(20):
+        await index.delete(f"m{i}")
+    contents = {f"n{i}": f"redis {WORDS[i % 3]}" for i in range(size)}
+    await index.write_all(contents)
+    expected = naive_scores(analyzer, contents | {"other": "queue"}, "redis stream")
+    assert await scores(searcher, "redis stream") == pytest.approx(expected, abs=1e-9)
+
+
 async def wipe(database):
     if hasattr(database, "get_primaries"):
         await database.flushall(target_nodes="primaries")
@@ -160,7 +174,7 @@ async def test_those_who_wait_too_long_for_their_turn_are_sent_away(database, an
     await Index(database, analyzer).write("m", "redis", ns="busy")
 
     async def refused():
-        with pytest.raises(UnavailableError, match="waiting"):
+        with anyio.fail_after(10), pytest.raises(UnavailableError, match="waiting"):
             await searcher.search(asked("redis", ns="busy"))
 
     async with reader.turn("busy"):

@@ -1,4 +1,4 @@
-"""What the tests of the scripts share: raw dumps of all keys, planted damage, and the rule that no stray key is left."""
+"""What the tests of the scripts share: raw dumps of all keys, planted damage, and a watch for stray keys."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def refused_when_full(database, ns, call):
     """With the memory limit just below the memory in use a writing call is refused as a whole."""
     before = await dump(database, ns)
     async with memory_limit(database, await used_memory(database) - 1024):
-        with pytest.raises(UnavailableError, match="OutOfMemory|OOM"):
+        with pytest.raises(UnavailableError, match=r"OutOfMemory|OOM"):
             await call()
     assert await dump(database, ns) == before
 

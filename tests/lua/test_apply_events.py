@@ -433,7 +433,17 @@ async def test_a_key_of_the_wrong_type_stops_the_call_before_the_first_write(dat
         async with wrong_type(database, key):
             await refused(database, NS, lambda: send(database, covering), "WRONGTYPE")
         stopped.add(key.partition("{")[0])
-    assert stopped == {"stats:", "journal:", "tombstones:", "expiries:", "failed:", "memory:", "ids:", "terms:", "index:"}
+    assert stopped == {
+        "stats:",
+        "journal:",
+        "tombstones:",
+        "expiries:",
+        "failed:",
+        "memory:",
+        "ids:",
+        "terms:",
+        "index:",
+    }
     assert await send(database, covering) is ApplyStatus.OK
     contents(await dump(database, NS), b"default")
 

@@ -92,9 +92,7 @@ async def test_a_key_of_the_wrong_type_stops_the_call_before_the_first_write(dat
     letter = await bury(database, "m1", "5-0")
     for key in (DEAD, FAILED):
         async with wrong_type(database, key):
-            await refused(
-                database, NS, lambda: scripts.drop_letter(database, NS, letter, "m1", "5-0"), "WRONGTYPE"
-            )
+            await refused(database, NS, lambda: scripts.drop_letter(database, NS, letter, "m1", "5-0"), "WRONGTYPE")
 
 
 async def test_a_letter_id_that_is_none_stops_the_call(database):

@@ -141,9 +141,7 @@ async def test_versions_are_compared_as_exact_numbers(database, stored, version,
         ("4-0", "h2", True, PrepareStatus.SUPERSEDED, PrepareStatus.SUPERSEDED),
     ],
 )
-async def test_every_combination_has_its_status(
-    database, live, version, version_hash, again, live_status, dead_status
-):
+async def test_every_combination_has_its_status(database, live, version, version_hash, again, live_status, dead_status):
     """Applying again touches live documents of exactly the stored version and brings nothing back to life."""
     await prepare(database, ("1-0", ""))
     document = {"doc": 7, "length": 1, "terms": b"\x80", "version_hash": "h1"} if live else {"deleted_at": 1}

@@ -18,7 +18,9 @@ async def test_fields_come_in_the_order_asked_and_absent_ones_as_none(either):
     await apply(either, NS, write("m1", "1-0", "x", content="内容\0\r\n", author="a"), write("m2", "1-1", "x"))
     await apply(either, NS, delete("m2", "2-0"))
     before = await dump(either, NS)
-    assert await scripts.read_documents(either, NS, ["m2", "none", "m1", "m1"], ["content", "author", "doc", "entry"]) == [
+    assert await scripts.read_documents(
+        either, NS, ["m2", "none", "m1", "m1"], ["content", "author", "doc", "entry"]
+    ) == [
         [None, None, None, b"2-0"],
         [None] * 4,
         ["内容\0\r\n".encode(), b"a", b"0", b"1-0"],

@@ -7,7 +7,7 @@ import pytest
 
 from jiyi import scripts
 
-from .conftest import apply, delete, dump, flush_scripts, memory_limit, refused, used_memory, write, wrong_type
+from .conftest import apply, dump, flush_scripts, memory_limit, refused, used_memory, write, wrong_type
 
 pytestmark = pytest.mark.anyio
 

@@ -159,7 +159,9 @@ async def test_every_answer_is_of_one_instant_while_writers_work(either):
 
     async def work(writer):
         for i in range(25):
-            await apply(either, NS, write(f"{writer}-{i % 5}", f"{i + 1}-0", {"long": 1, f"own{writer}": 2}, tags=("t",)))
+            await apply(
+                either, NS, write(f"{writer}-{i % 5}", f"{i + 1}-0", {"long": 1, f"own{writer}": 2}, tags=("t",))
+            )
             if i % 4 == 3:
                 await apply(either, NS, delete(f"{writer}-{i % 5}", f"{i + 1}-1"))
 
@@ -193,7 +195,12 @@ async def test_every_answer_is_of_one_instant_while_writers_work(either):
 
 async def test_a_key_of_the_wrong_type_is_an_error(database):
     await apply(database, NS, *[write(f"m{i}", f"{i + 1}-0", "long") for i in range(10)])
-    for key in ("stats:{default}", "journal:{default}", keys.bucket_key(NS, crc32(b"long") % 64), "index:{default}:long"):
+    for key in (
+        "stats:{default}",
+        "journal:{default}",
+        keys.bucket_key(NS, crc32(b"long") % 64),
+        "index:{default}:long",
+    ):
         async with wrong_type(database, key):
             await refused(database, NS, lambda: read(database, "long"), "WRONGTYPE")
 
@@ -235,6 +242,6 @@ async def test_a_full_server_still_answers(database):
 async def test_the_script_cannot_write(database):
     """The server itself holds it to its flag."""
     source = scripts.load("read_index").source.partition("\n")[0]
-    with pytest.raises(ResponseError, match="[Ww]rite"):
+    with pytest.raises(ResponseError, match=r"[Ww]rite"):
         await database.eval(f"{source}\nreturn redis.call('SET', KEYS[1], 'x')", 1, "stats:{default}")
     assert await dump(database, NS) == {}

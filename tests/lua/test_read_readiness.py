@@ -28,7 +28,11 @@ NOW = b"%d" % NOW_MS
 
 
 async def test_every_state_of_a_memory_is_answered(either):
-    changes = [write("live", "5-0", "x", expires_at=9_000_000_000_000), delete("gone", "5-1"), write("both", "5-2", "x")]
+    changes = [
+        write("live", "5-0", "x", expires_at=9_000_000_000_000),
+        delete("gone", "5-1"),
+        write("both", "5-2", "x"),
+    ]
     await scripts.apply_events(either, *await packed(either, NS, *changes))
     await either.hset("failed:{default}", mapping={"both": "6-0 code reason", "failed": "7-0 code reason"})
     before = await dump(either, NS)

@@ -1,0 +1,118 @@
+"""What the reader answers, as the clients give it."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - msgspec reads the annotations
+from typing import Any
+
+import msgspec
+
+from jiyi.events import Accepted  # noqa: TC001 - as above
+
+
+class Readiness(msgspec.Struct, frozen=True, rename="camel"):
+    """Whether a memory can be found. When `ready`, the next query sees `entry` or a later version.
+
+    `state` is `ready`, `pending`, `deleted`, `failed` (then `reason` says why) or `unknown`.
+    """
+
+    id: str
+    ready: bool
+    state: str
+    entry: str | None = None
+    indexed_at: datetime | None = None
+    reason: str | None = None
+
+    def is_final(self) -> bool:
+        """Tell whether waiting longer would change nothing."""
+        return self.state in ("ready", "deleted", "failed")
+
+
+class MatchedTerm(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of one term in a hit's score; the scores of all terms add up to the hit's."""
+
+    term: str
+    tf: int
+    df: int
+    idf: float
+    score: float
+
+
+class StoredMemory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A memory as the index holds it."""
+
+    id: str
+    content: str
+    ns: str | None = None
+    author: str | None = None
+    source_system: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    kind: str | None = None
+    tags: tuple[str, ...] = ()
+    timestamp: datetime | None = None
+    importance: float | None = None
+    expires_at: datetime | None = None
+    metadata: dict[str, Any] | None = None
+    entry: str | None = None
+    indexed_at: datetime | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True, rename="camel"):
+    """The numbers that the parts of a score are made of, and the formula."""
+
+    length: int
+    avgdl: float
+    docs: int
+    k1: float
+    b: float
+    formula: str = ""
+
+
+class Hit(StoredMemory, frozen=True, kw_only=True, rename="camel"):
+    """A memory that was found, with its BM25 score and what each term gave to it; `explain` adds `explanation`."""
+
+    score: float
+    matched_terms: tuple[MatchedTerm, ...] = ()
+    explanation: Explanation | None = None
+
+
+class IndexStatistics(msgspec.Struct, frozen=True, rename="camel"):
+    """What the scores were computed with: documents alive and their mean length in tokens."""
+
+    docs: int
+    avgdl: float
+
+
+class SearchResult(msgspec.Struct, frozen=True, rename="camel"):
+    """The best hits, best first, and how many memories matched in all."""
+
+    hits: tuple[Hit, ...]
+    total: int
+    took_ms: float
+    index: IndexStatistics
+
+
+class AcceptedMany(msgspec.Struct):
+    """Answer to a write of several memories, in their order."""
+
+    accepted: list[Accepted]
+
+
+class ReadinessMany(msgspec.Struct):
+    """Answer to a question about several ids, in their order."""
+
+    memories: list[Readiness]
+
+
+class ErrorBody(msgspec.Struct):
+    """Why the reader has refused: a word for programs and a sentence for people."""
+
+    code: str = "unknown"
+    message: str = ""
+
+
+class ErrorAnswer(msgspec.Struct):
+    """Answer with a status of 400 or more."""
+
+    error: ErrorBody

@@ -1,0 +1,188 @@
+"""What the clients ask the reader: checked before anything is sent, as JSON in camel case."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypedDict
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from jiyi.answers import AcceptedMany, Readiness, ReadinessMany, SearchResult, StoredMemory
+from jiyi.errors import InvalidQueryError, UnavailableError
+from jiyi.events import Accepted, parse_entry
+from jiyi.http import Request
+from jiyi.memories import DEFAULT_NAMESPACE, Memory, parse_id, parse_namespace, to_camel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from jiyi.http import Call
+
+READY_IDS = 100
+"""Most ids that a reader answers in one readiness request."""
+URL_BYTES = 6_000
+"""Longest query string of a readiness request (proxies allow about 8,000 bytes); more ids take more requests."""
+WAIT_SLICE_S = 10.0
+"""`wait_ready` asks for so long at once: less than what a reader grants by default, so it is never refused."""
+ROUND_S = 0.05
+"""`wait_ready` asks at most so often, should the reader answer without waiting."""
+
+_WAIT = re.compile(r"(\d+(?:\.\d+)?)(ms|s)", re.ASCII)
+
+
+class Filters(TypedDict, total=False):
+    """Conditions of a search; a memory must meet all, and of several values one. `until` is exclusive."""
+
+    user_id: str | Sequence[str] | None
+    session_id: str | Sequence[str] | None
+    author: str | Sequence[str] | None
+    source_system: str | Sequence[str] | None
+    kind: str | Sequence[str] | None
+    tags: str | Sequence[str] | None
+    since: datetime | str | int | None
+    until: datetime | str | int | None
+    min_importance: float | None
+
+
+def search(q: str, parameters: Mapping[str, Any], filters: Mapping[str, Any]) -> Request[SearchResult]:
+    """Ask for the best memories. Raises `InvalidQueryError` for an unknown filter and what JSON cannot say."""
+    for name in filters:
+        if name not in Filters.__annotations__:
+            raise InvalidQueryError(name, f"is no filter; filters are {', '.join(Filters.__annotations__)}")
+    asked = {"q": q, **parameters, **filters}
+    given = {to_camel(name): _sayable(name, value) for name, value in asked.items() if value is not None}
+    return Request("POST", "/memory/search", SearchResult, msgspec.json.encode(given))
+
+
+def write(memory: Mapping[str, Any]) -> Request[Accepted]:
+    """Write one memory. Raises `InvalidEventError`; how large a content may be is for the reader to say."""
+    return Request("POST", "/memory/write", Accepted, msgspec.json.encode(_wire(memory)), repeatable=False)
+
+
+def write_many(memories: Iterable[Mapping[str, Any]]) -> Request[AcceptedMany]:
+    """Write memories in one request. Raises as `write`."""
+    body = msgspec.json.encode({"memories": [_wire(memory) for memory in memories]})
+    return Request("POST", "/memory/write", AcceptedMany, body, repeatable=False)
+
+
+def delete(memory_id: str, ns: str) -> Request[Accepted]:
+    """Delete a memory."""
+    return Request("DELETE", _path(memory_id, ns), Accepted, repeatable=False)
+
+
+def get(memory_id: str, ns: str) -> Request[StoredMemory]:
+    """Get a memory."""
+    return Request("GET", _path(memory_id, ns), StoredMemory)
+
+
+def ready(
+    call: Call, ids: str | Sequence[str], entries: str | Sequence[str] | None, ns: str, wait: float | str
+) -> list[Readiness]:
+    """Ask for ids, a bounded length of URL at once; the waiting time is that of all together."""
+    ids, entries = _listed(ids), None if entries is None else _listed(entries)
+    deadline = time.monotonic() + _seconds(wait)
+    if entries is not None and len(entries) != len(ids):
+        raise InvalidQueryError("entries", f"has {len(entries)} for {len(ids)} ids; give one entry an id")
+    parse_namespace(ns)
+    asked = [[("id", parse_id(memory_id))] for memory_id in ids]
+    for pairs, entry in zip(asked, entries or (), strict=False):
+        parse_entry(entry)
+        pairs.append(("entry", entry))
+    answers: list[Readiness] = []
+    for group in _groups([urlencode(pairs) for pairs in asked]):
+        left_s = round(max(deadline - time.monotonic(), 0.0), 3)
+        target = f"/memory/ready?{urlencode({'ns': ns})}&{'&'.join(group)}" + (f"&wait={left_s:g}s" if left_s else "")
+        if len(group) == 1:
+            answers.append(call.send(Request("GET", target, Readiness, wait_s=left_s)))
+        else:
+            answers += call.send(Request("GET", target, ReadinessMany, wait_s=left_s)).memories
+    return answers
+
+
+def wait_ready(call: Call, accepted: Accepted | Sequence[Accepted], timeout_s: float) -> list[Readiness]:
+    """Ask again and again until all are final or the time is over; a reader that is away is waited for too."""
+    accepted = [accepted] if isinstance(accepted, Accepted) else accepted
+    deadline = time.monotonic() + timeout_s
+    known: dict[Accepted, Readiness] = {}
+    while True:
+        next_round = time.monotonic() + ROUND_S
+        try:
+            _ask_open(call, accepted, known, deadline)
+        except UnavailableError as error:
+            next_round = time.monotonic() + error.retry_after_s
+            if next_round > deadline:
+                raise
+        over = time.monotonic() >= deadline or all(one.is_final() for one in known.values())
+        if len(known) == len(set(accepted)) and over:
+            return [known[one] for one in accepted]
+        call.sleep(max(min(next_round, deadline) - time.monotonic(), 0.0))
+
+
+def _ask_open(call: Call, accepted: Sequence[Accepted], known: dict[Accepted, Readiness], deadline: float) -> None:
+    """Ask once for those that are not final yet, namespace by namespace, and note the answers in `known`."""
+    for ns in dict.fromkeys(one.ns for one in accepted):
+        asked = [one for one in accepted if one.ns == ns and (one not in known or not known[one].is_final())]
+        wait_s = min(WAIT_SLICE_S, max(deadline - time.monotonic(), 0.0))
+        answers = ready(call, [one.id for one in asked], [one.entry for one in asked], ns, wait_s)
+        known.update(zip(asked, answers, strict=True))
+
+
+def _groups(queries: Sequence[str]) -> Iterator[list[str]]:
+    """Split into groups of at most `READY_IDS` and `URL_BYTES`."""
+    group: list[str] = []
+    for query in queries:
+        if len(group) == READY_IDS or (group and sum(map(len, group)) + len(group) + len(query) > URL_BYTES):
+            yield group
+            group = []
+        group.append(query)
+    if group:
+        yield group
+
+
+def _sayable(name: str, value: Any) -> Any:
+    """Refuse what JSON cannot say: NaN and infinity would arrive as null, that is, as not given."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidQueryError(name, "must be a finite number")
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidQueryError(name, "must be text, a number, a time, or a list of texts; UTF-8 throughout") from None
+    return value
+
+
+def _wire(memory: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dict(memory)
+    memory_id, ns = fields.pop("id", None), fields.pop("ns", None)
+    checked = Memory.from_fields(fields, sys.maxsize)
+    wire = {to_camel(name): value for name, value in msgspec.to_builtins(checked).items()}
+    if checked.metadata is not None:
+        wire["metadata"] = msgspec.Raw(checked.metadata.encode())
+    if memory_id is not None:
+        wire["id"] = parse_id(memory_id)
+    wire["ns"] = DEFAULT_NAMESPACE if ns is None else parse_namespace(ns)
+    return wire
+
+
+def _path(memory_id: str, ns: str) -> str:
+    return f"/memory/{quote(parse_id(memory_id), safe='')}?{urlencode({'ns': parse_namespace(ns)})}"
+
+
+def _listed(value: str | Sequence[str]) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _seconds(wait: float | str) -> float:
+    """Read `2`, `0.5`, `"2s"` or `"500ms"`."""
+    if isinstance(wait, str):
+        if (found := _WAIT.fullmatch(wait)) is None:
+            raise InvalidQueryError("wait", "must be seconds, or text like 2s or 500ms")
+        return float(found[1]) / (1000 if found[2] == "ms" else 1)
+    if not 0 <= wait < threading.TIMEOUT_MAX:
+        raise InvalidQueryError("wait", "must be a number of seconds, not negative")
+    return float(wait)
