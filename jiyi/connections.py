@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 import hiredis
 import redis
 from redis import exceptions
@@ -200,6 +201,7 @@ async def execute(database: Database, *command: Any) -> Any:
     A cancelled caller would otherwise leave an unread answer on a connection that others use. How long it can
     take is bounded by the read timeout. Raises `UnavailableError` when the server cannot answer now.
     """
+    await anyio.lowlevel.checkpoint_if_cancelled()  # behind the shield nobody would notice
     with translated_errors(), anyio.CancelScope(shield=True):
         return await database.execute_command(*command)
     raise AssertionError  # a shielded scope swallows nothing; the type checker cannot know

@@ -150,7 +150,8 @@ class IndexWriter:
 def _prepared(change: Change, status: PrepareStatus, stored: Sequence[Any]) -> Prepared | Outcome:
     if status in _FINAL:
         return _FINAL[status]
-    expected = stored[0].decode() if stored[0] is not None else ""
+    entry, doc = [*stored, None][:2]
+    expected = f"{(entry or b'').decode()} {(doc or b'').decode()}"
     old = old_document(stored[1:]) if status is PrepareStatus.REPLACES else None
     return Prepared(change=change, expected=expected, fence_only=status is PrepareStatus.UNCHANGED, old=old)
 

@@ -24,13 +24,20 @@ _TF = tuple(tf.to_bytes(2, "little") for tf in range(256))
 
 
 class Change(msgspec.Struct, kw_only=True):
-    """What an event does to one memory. `terms` is its analysis (None for a delete)."""
+    """What an event does to one memory. `terms` is its analysis (None for a delete).
+
+    `version_hash` is that of the memory unless given (it is then the stored one), "" for a delete.
+    """
 
     id: str
     version: str
     memory: Memory | None
     version_hash: str = ""
     terms: dict[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory is not None and not self.version_hash:
+            self.version_hash = self.memory.version_hash()
 
 
 class OldDocument(msgspec.Struct, frozen=True):
@@ -45,7 +52,7 @@ class Prepared(msgspec.Struct, kw_only=True):
     """A change with what is stored of its memory now; `doc` is the number reserved for the new document."""
 
     change: Change
-    expected: str  # the stored fence, "" for none
+    expected: str  # the fence as it was found: "<entry> <doc>", each empty where there is none
     fence_only: bool = False
     doc: int | None = None
     old: OldDocument | None = None

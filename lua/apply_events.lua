@@ -11,8 +11,9 @@
 -- ARGV[1..10]  epoch, analyzer, now (epoch ms), number of events, of id blocks, of buckets, docs delta,
 --              tokens delta, journal records, length of the prefix `index:{ns}:` in bytes
 -- ARGV[11]     generation for postings that leave their bucket now (u32, 4 bytes): unique in this epoch
--- then per event:  op (w write, d delete, f move the fence only), id, expected entry ("": none), version,
---              milliseconds of the version, expires_at ("": never), number of hash fields and values, and these
+-- then per event:  op (w write, d delete, f move the fence only), id, the fence that prepare_events found
+--              ("<entry> <doc>", each empty where there is none), version, milliseconds of the version,
+--              expires_at ("": never), number of hash fields and values, and these
 -- then per id block: number of births, doc, id, ...; number of deaths, doc, ...
 -- then per bucket: number of plain terms, of mixed terms; per plain term its new postings; per mixed term
 --              its new postings ("" for none) and the numbers of its documents that die (u32 each)
@@ -78,7 +79,9 @@ for i = 1, event_count do
   event.fields = take_list(tonumber(take()))
   event.key = KEYS[first_memory + i - 1]
   local version = padded(event.version)
-  if (redis.call('HGET', event.key, 'entry') or '') ~= event.expected then
+  -- The entry alone would not do: applying a version again (re-analysis, expiry) keeps it and changes the document.
+  local fence = redis.call('HMGET', event.key, 'entry', 'doc')
+  if (fence[1] or '') .. ' ' .. (fence[2] or '') ~= event.expected then
     return CONFLICT
   end
   if has_failed then

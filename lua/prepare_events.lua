@@ -16,7 +16,7 @@
 --   source_system, user_id, session_id, kind, tags}, ...}. With another analyzer than the caller's: the
 --   first two only, and nothing is reserved.
 -- Status: 0 NEW (no live document), 1 REPLACES (a live document, described by the rest), 2 APPLIED,
---   3 SUPERSEDED, 4 UNCHANGED (same version hash: only the fence has to move).
+--   3 SUPERSEDED, 4 UNCHANGED (same version hash: only the fence has to move; entry and doc are given).
 
 local stats = KEYS[1]
 local new_epoch, analyzer, again = ARGV[1], ARGV[2], ARGV[3] == '1'
@@ -72,7 +72,7 @@ for i = 2, #KEYS do
   end
   stored[11] = nil
   if status ~= REPLACES then
-    stored = { entry }
+    stored = status == UNCHANGED and { entry, doc } or { entry }
   end
   table.insert(stored, 1, status)
   states[#states + 1] = stored

@@ -521,6 +521,16 @@ async def test_a_stray_key(either, key):
     assert (await check_namespace(either, "n")).counts == {Kind.STRAY_KEY: 1}
 
 
+async def test_stray_keys_of_a_namespace_with_an_odd_name(either):
+    """Its name is no pattern: its own keys are found, and no others."""
+    await build(either, ODD, history(5, steps=40))
+    tag = keys.encode_namespace(ODD)
+    await either.set(f"foreign:{{{tag}}}", "1")
+    await either.set(f"foreign:{{{tag.replace('[x]', 'x')}}}", "1")
+    await either.set(keys.index_key(ODD, "ghost"), b"\0\0\0\0")
+    assert (await check_namespace(either, ODD)).counts == {Kind.STRAY_KEY: 1, Kind.INDEX_KEY: 1}
+
+
 async def test_a_fixed_key_of_another_type(built):
     for name in (keys.tombstones_key, keys.expiries_key):
         await built.delete(name("n"))
@@ -552,6 +562,45 @@ async def test_many_problems_are_counted_and_some_are_spelt_out(database):
 
 
 # Beside writers
+
+
+class Altered:
+    """A database at which `alter(command, run)` answers in place of some commands."""
+
+    def __init__(self, database, name, alter):
+        self._database = database
+        self._name = name
+        self._alter = alter
+
+    async def execute_command(self, *command, **options):
+        if command[0] == self._name:
+            return await self._alter(command, self._database.execute_command)
+        return await self._database.execute_command(*command, **options)
+
+
+async def test_a_page_that_comes_twice_counts_once(built):
+    """HSCAN promises every field at least once."""
+
+    async def twice(command, run):
+        name, key, cursor, *rest = command
+        answer = await run(name, key, 0, *rest)
+        return (7, answer[1]) if cursor == 0 else answer
+
+    once = await check_namespace(built, "n")
+    found = await check_namespace(Altered(built, "HSCAN", twice), "n")
+    found.seconds = once.seconds
+    assert found == once
+
+
+async def test_a_term_that_leaves_while_its_key_is_judged(built):
+    """Its postings key was there before the dictionary was read, and is gone with the entry: nothing is wrong."""
+    await built.set(keys.index_key("n", "ghost"), b"\0\0\0\0")
+
+    async def leave(command, run):
+        await run("DEL", keys.index_key("n", "ghost"))
+        return await run(*command)
+
+    assert (await check_namespace(Altered(built, "HGET", leave), "n")).problems == []
 
 
 async def test_no_false_problem_beside_writers(either):

@@ -130,7 +130,7 @@ def test_jieba_is_quiet_and_uses_no_cache_file(tmp_path):
 
 def test_own_words_of_other_users_of_the_process_do_not_reach_us(rjieba):
     """Each segmenter holds a dictionary of its own."""
-    import rjieba as package  # noqa: PLC0415
+    import rjieba as package
 
     before = rjieba.search("永和服装饰品有限公司")
     package.add_word("永和服装饰品有限公司", 1_000_000, "n")

@@ -123,9 +123,7 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def scores_are_those_of_the_survivors(self):
-        documents = {
-            one.id: one.memory.content.split() for _, one in self.model.values() if one.memory is not None
-        }
+        documents = {one.id: one.memory.content.split() for _, one in self.model.values() if one.memory is not None}
         for reader in self.readers:
             searcher = Searcher(self.database, None, reader)
             for word in WORDS:

@@ -90,9 +90,11 @@ def test_both_languages_have_the_same_structure():
     """Same code, same commands, same tables; only the words differ."""
     for language in ("python", "text"):
         assert blocks(README, language) == blocks(CHINESE, language)
-    assert [line for block in blocks(README, "console") for line in re.findall(r"^\$ [^#\n]*\S", block, re.M)] == [
-        line for block in blocks(CHINESE, "console") for line in re.findall(r"^\$ [^#\n]*\S", block, re.M)
+    commands = [
+        [line for block in blocks(text, "console") for line in re.findall(r"^\$ [^#\n]*\S", block, re.MULTILINE)]
+        for text in (README, CHINESE)
     ]
+    assert commands[0] == commands[1]
     assert README.count("\n## ") == CHINESE.count("\n## ")
     assert README.count("\n| ") == CHINESE.count("\n| ")
     assert README.count("\n- ") == CHINESE.count("\n- ")

@@ -100,7 +100,7 @@ def check(ns: AllNamespaces = None, as_json: Json = False) -> None:
                         tasks[phase] = progress.add_task(phase)
                     progress.update(tasks[phase], completed=done, total=total)
 
-                return await check_index(client, ns, on_progress=on_progress)
+                return await check_index(client, ns, stream=settings.stream, on_progress=on_progress)
 
     with friendly_errors():
         reports = anyio.run(run)
@@ -122,6 +122,7 @@ def _print_report(report: Any) -> None:
     for problem in report.problems:
         console.print(f"  {problem.kind}: {escape(problem.where)}: expected {escape(str(problem.expected))}, "
                       f"found {escape(str(problem.found))}. {problem.advice}", soft_wrap=True)  # fmt: skip
+    console.print("  in all: " + ", ".join(f"{count} {kind}" for kind, count in report.counts.items()))
 
 
 def reindex(
@@ -156,3 +157,5 @@ def reindex(
         return
     for one, result in done.items():
         console.print(f"{escape(one)}: {result.documents:,} memories analysed again in {result.seconds:.1f} s")
+        for failure in result.failed:
+            console.print(f"  [yellow]{failure.code}[/]: memory {failure.id_hash} keeps its old terms")

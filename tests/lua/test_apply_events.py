@@ -371,6 +371,24 @@ async def test_one_moved_fence_holds_back_the_whole_batch(database):
     assert await dump(database, NS) == before
 
 
+async def test_of_two_writers_that_both_saw_no_memory_the_second_has_to_look_again(either):
+    first, second = await packed(either, NS, write("m1", "5-0", "x")), await packed(either, NS, write("m1", "5-1", "y"))
+    assert await send(either, first) is ApplyStatus.OK
+    before = await dump(either, NS)
+    assert await send(either, second) is ApplyStatus.CONFLICT
+    assert await dump(either, NS) == before
+
+
+async def test_a_fence_that_vanished_is_a_moved_fence(database):
+    """A tombstone may be dropped between preparing and applying."""
+    await apply(database, NS, delete("m1", "5-0"))
+    call = await packed(database, NS, write("m1", "6-0", "x"))
+    await scripts.drop_tombstones(database, NS, ["m1"], floor="7-0")
+    before = await dump(database, NS)
+    assert await send(database, call) is ApplyStatus.CONFLICT
+    assert await dump(database, NS) == before
+
+
 async def test_many_writers_end_in_the_state_of_the_highest_versions(either):
     dice = random.Random(7)
     words = [f"w{i}" for i in range(12)]

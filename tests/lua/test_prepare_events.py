@@ -152,6 +152,12 @@ async def test_every_combination_has_its_status(database, live, version, version
     assert await database.hget(STATS, "next_doc") == (b"1" if needs_number else b"0")
 
 
+async def test_a_delete_is_never_unchanged(database):
+    await apply(database, NS, write("m0", "5-0", "x"))
+    await raw_memory(database, version_hash="")  # as the hash that a delete comes with
+    assert await status_of(database, "6-0", "") is PrepareStatus.REPLACES
+
+
 async def test_applying_again_what_never_was_is_nothing(database):
     assert await status_of(database, "5-0", again=True) is PrepareStatus.SUPERSEDED
     assert await database.hget(STATS, "next_doc") == b"0"

@@ -111,7 +111,6 @@ class Pipeline:
                 except TooManyTerms as error:
                     await self.bury(entry, "too_many_terms", f"content: {error}")
                     continue
-                change.version_hash = event.memory.version_hash()
             changes.append((event, change))
         metrics.TOKENISE_SECONDS.observe(time.perf_counter() - started)
         return changes
