@@ -65,7 +65,7 @@ def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     if not options.no_single:
         anyio.run(ingest_only, memories, 1)
-    anyio.run(everything, memories, questions, options.workers)
+    anyio.run(everything, memories, questions, options.workers, backend_options={"use_uvloop": True})
     show()
     (ROOT / "build" / "bench.json").write_text(json.dumps(rows, indent=1) + "\n")
 

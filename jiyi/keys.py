@@ -54,9 +54,14 @@ def bucket_of(term: str) -> int:
     return crc32(term.encode()) % BUCKETS
 
 
+def bucket_prefix(namespace: str) -> str:
+    """What comes before the number in the name of a bucket."""
+    return f"terms:{{{encode_namespace(namespace)}}}:"
+
+
 def bucket_key(namespace: str, bucket: int) -> str:
     """Hash of one bucket of the term dictionary."""
-    return f"terms:{{{encode_namespace(namespace)}}}:{bucket}"
+    return f"{bucket_prefix(namespace)}{bucket}"
 
 
 def index_prefix(namespace: str) -> str:

@@ -110,8 +110,9 @@ async def read_index(
     """Answer of `read_index.lua`; `journal` and `terms` say (generation, bytes) that the reader has."""
     key_names = [keys.stats_key(ns), keys.journal_key(ns)]
     arguments: list[Argument] = [limit, *journal]
+    bucket_prefix, index_prefix = keys.bucket_prefix(ns), keys.index_prefix(ns)
     for term, generation, have in terms:
-        key_names += (keys.bucket_key(ns, keys.bucket_of(term)), keys.index_key(ns, term))
+        key_names += (f"{bucket_prefix}{keys.bucket_of(term)}", index_prefix + term)
         arguments += (term, generation, have)
     reply: list[Any] = await call(database, "read_index", key_names, arguments)
     return reply

@@ -154,8 +154,13 @@ class ColumnCache:
         found = self._entries.get((ns, term))
         return found if isinstance(found, Postings) else None
 
+    def touch(self, ns: str, term: str) -> None:
+        """Count an entry as used just now, if it is here."""
+        if (ns, term) in self._entries:
+            self._entries.move_to_end((ns, term))
+
     def keep(self, ns: str, term: str, entry: Journal | Postings) -> None:
-        """Store or refresh an entry (the journal under the empty term), then evict what is too much."""
+        """Store an entry that is new or has grown (the journal under the empty term), then evict what is too much."""
         key = (ns, term)
         self._entries[key] = entry
         self._entries.move_to_end(key)

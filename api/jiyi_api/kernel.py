@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     U32 = NDArray[np.uint32]
 
 
+FOREVER_MS = 2**62
+"""Bound of a time range that is open: `since` = −FOREVER_MS, `until` = FOREVER_MS."""
 MAX_HITS = 255
 """Most hits of one `frequencies` call: their numbers fit into a uint8 beside 0."""
 
@@ -134,9 +136,10 @@ def select_top(  # noqa: PLR0913 - numba takes arrays, not objects
     """
     size = 0
     total = 0
+    everything = since <= -FOREVER_MS and until >= FOREVER_MS and floor <= 0.0
     for i in range(count):
         doc = touched[i]
-        if created[doc] < since or created[doc] >= until or importance[doc] < floor:
+        if not everything and (created[doc] < since or created[doc] >= until or importance[doc] < floor):
             continue
         total += 1
         if size < heap.size:

@@ -11,13 +11,13 @@ from jiyi.errors import InvalidEventError, InvalidQueryError
 from jiyi.keys import filter_term
 from jiyi.memories import DEFAULT_NAMESPACE, LABELS, MAX_LABEL_BYTES, parse_namespace, parse_time
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
+from jiyi_api.kernel import FOREVER_MS
 
 if TYPE_CHECKING:
     from jiyi.settings import Settings
 
 MAX_FILTER_VALUES = 64
 _MAX_K1 = 1_000.0
-FOREVER_MS = 2**62
 
 
 class SearchRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):

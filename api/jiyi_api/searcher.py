@@ -201,14 +201,13 @@ class Searcher:
         slope = query.k1 * query.b / avgdl if avgdl else 0.0
         count = 0
         journal = snapshot.journal
-        for name in terms:
-            term = snapshot.terms[name]
-            if term.df:
-                weight = idf(snapshot.docs, term.df) * (query.k1 + 1.0)
-                count = kernel.accumulate(
-                    term.postings.docs, term.postings.tfs, weight, base, slope, journal.lengths,
-                    len(groups), self._marks, self._scores, self._touched, count,
-                )  # fmt: skip
+        weights = {name: idf(snapshot.docs, term.df) for name in terms if (term := snapshot.terms[name]).df}
+        for name, weight in weights.items():
+            postings = snapshot.terms[name].postings
+            count = kernel.accumulate(
+                postings.docs, postings.tfs, weight * (query.k1 + 1.0), base, slope, journal.lengths,
+                len(groups), self._marks, self._scores, self._touched, count,
+            )  # fmt: skip
         heap = np.empty(limit, np.uint32)
         size, total = kernel.select_top(
             self._touched, count, self._scores, journal.created, journal.importance,
@@ -216,35 +215,33 @@ class Searcher:
         )  # fmt: skip
         for term in groups[0] if groups else ():
             kernel.clear_marks(term.postings.docs, self._marks)
-        best = self._explain(snapshot, query, terms, heap[:size], avgdl)
+        best = self._explain(snapshot, query, weights, heap[:size], avgdl)
         return _Ranking(best, total, snapshot.docs, avgdl, journal.ids)
 
     def _explain(
-        self, snapshot: Snapshot, query: SearchQuery, terms: Sequence[str], hits: NDArray[np.uint32], avgdl: float
+        self, snapshot: Snapshot, query: SearchQuery, weights: dict[str, float], hits: NDArray[np.uint32], avgdl: float
     ) -> list[_Scored]:
         """Score the hits again with the reference functions, in double precision, term by term."""
-        lengths, created = snapshot.journal.lengths, snapshot.journal.created
-        parts: list[list[MatchedTerm]] = [[] for _ in hits]
+        docs = hits.tolist()
+        if not docs:
+            return []
+        lengths: list[int] = snapshot.journal.lengths[hits].astype(np.int64).tolist()
+        created: list[int] = snapshot.journal.created[hits].tolist()
+        parts: list[list[MatchedTerm]] = [[] for _ in docs]
         tfs = np.empty(hits.size, np.uint16)
-        for name in terms:
+        for name, weight in weights.items():
             term = snapshot.terms[name]
-            if not term.df or not hits.size:
-                continue
             tfs[:] = 0
             for at in range(0, hits.size, kernel.MAX_HITS):
                 part = slice(at, at + kernel.MAX_HITS)
                 kernel.frequencies(term.postings.docs, term.postings.tfs, hits[part], self._marks, tfs[part])
-            weight = idf(snapshot.docs, term.df)
-            for i, tf in enumerate(tfs.tolist()):
+            for tf, length, found in zip(tfs.tolist(), lengths, parts, strict=True):
                 if tf:
-                    score = weight * saturation(tf, int(lengths[hits[i]]), avgdl, query.k1, query.b)
-                    parts[i].append(MatchedTerm(name, tf, term.df, weight, score))
-        scored = [
-            _Scored(doc, sum(part.score for part in found), int(lengths[doc]), found)
-            for doc, found in zip(hits.tolist(), parts, strict=True)
-        ]
-        scored.sort(key=lambda one: (-one.score, -int(created[one.doc]), -one.doc))
-        return scored
+                    score = weight * saturation(tf, length, avgdl, query.k1, query.b)
+                    found.append(MatchedTerm(name, tf, term.df, weight, score))
+        scores = [sum(part.score for part in found) for found in parts]
+        order = sorted(range(len(docs)), key=lambda i: (-scores[i], -created[i], -docs[i]))
+        return [_Scored(docs[i], scores[i], lengths[i], parts[i]) for i in order]
 
     def _reach(self, size: int) -> None:
         if self._scores.size < size:

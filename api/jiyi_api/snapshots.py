@@ -15,13 +15,14 @@ from jiyi.postings import GENERATION_BYTES
 from jiyi_api.columns import ColumnCache, Journal, Postings, inline_postings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from jiyi.connections import Database
 
 PIECE_BYTES = 4_194_300
 """Most bytes of one key in one answer: a multiple of both record sizes, and a few milliseconds of copying."""
 _ROUNDS = 1_000
+_TERMS_COUNTED = {result: metrics.CACHE_TERMS.labels(result) for result in ("hit", "delta", "miss", "short")}
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ class SnapshotReader:
                 found[term], whole = self._take_term(ns, term, column, answer, next_doc)
                 fresh[term] = found[term].postings
                 complete = complete and whole
-            metrics.CACHE_BYTES.set(self.cache.nbytes)
+            self._count(known.values(), term_bytes)
             if complete:
                 return Snapshot(docs, tokens, next_doc, journal, found)
         raise UnavailableError("the index grows faster than it can be read")
@@ -120,7 +121,7 @@ class SnapshotReader:
         if total:
             journal.extend(generation, start, data, next_doc)
         journal.reach(next_doc)
-        self.cache.keep(ns, "", journal)
+        self.cache.keep(ns, "", journal)  # always: the ids that it remembers count as well
         return bool(start + len(data) >= total)
 
     def _take_term(
@@ -128,11 +129,21 @@ class SnapshotReader:
     ) -> tuple[Term, bool]:
         df, generation, start, total, data = answer
         if not generation:
-            metrics.CACHE_TERMS.labels("miss" if df else "absent").inc()
             return Term(df, inline_postings(data, next_doc)), True
-        known = column is not None and column.generation == generation and column.seen == start
-        metrics.CACHE_TERMS.labels(("delta" if data else "hit") if known else "miss").inc()
-        column = column or Postings()
-        column.extend(generation, start, data, next_doc)
-        self.cache.keep(ns, term, column)
+        if column is None or data or column.generation != generation or column.seen != start:
+            column = column or Postings()
+            column.extend(generation, start, data, next_doc)
+            self.cache.keep(ns, term, column)
+        else:
+            self.cache.touch(ns, term)
         return Term(df, column), start + len(data) >= total
+
+    def _count(self, known: Iterable[Postings | None], answers: Sequence[list[Any]]) -> None:
+        """Count what the cache had of each term: all (hit), something (delta), nothing (miss); or it is short."""
+        counts = dict.fromkeys(_TERMS_COUNTED, 0)
+        for column, (_, generation, _, _, data) in zip(known, answers, strict=True):
+            counts["short" if not generation else "miss" if column is None else "delta" if data else "hit"] += 1
+        for result, count in counts.items():
+            if count:
+                _TERMS_COUNTED[result].inc(count)
+        metrics.CACHE_BYTES.set(self.cache.nbytes)
