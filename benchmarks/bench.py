@@ -43,6 +43,7 @@ FOLDER = ROOT / "build" / "bench"
 API_PORT = 8797
 FRESH_RATE = 500
 FRESH_SECONDS = 10
+SHORT_TERMS = 5  # questions of at most so many terms are also reported by themselves
 console = Console(highlight=False)
 rows: list[dict] = []
 
@@ -218,6 +219,7 @@ async def index_layer(database, questions, count):
     searcher = Searcher(database, analyzer, SnapshotReader(database, analyzer.fingerprint, 2**30))
     settings = Settings()
     queries = [SearchQuery.from_request(SearchRequest(q=text), settings) for text in questions]
+    short = [len(analyzer.query_terms(query.text)) <= SHORT_TERMS for query in queries]
     for label in ("cold_", ""):
         times, matched = [], 0
         for query in queries:
@@ -226,6 +228,8 @@ async def index_layer(database, questions, count):
             times.append((time.perf_counter() - started) * 1000)
             matched += ranking.total
         summarize("query", count, times, "ms", label)
+    summarize("query", count, [one for one, few in zip(times, short, strict=True) if few], "ms", "short_")
+    record("query", count, "mean_terms", fmean(len(analyzer.query_terms(text)) for text in questions), "")
     record("query", count, "mean_matching_docs", matched / len(queries), "")
 
 
