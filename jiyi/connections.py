@@ -48,7 +48,16 @@ _AWAY = (
     exceptions.TryAgainError,
     OSError,
 )
-_RAW_COMMANDS = ("XREADGROUP", "XAUTOCLAIM", "XRANGE", "XREVRANGE", "XPENDING", "XINFO GROUPS", "XINFO CONSUMERS")
+_RAW_COMMANDS = (
+    "XREADGROUP",
+    "XAUTOCLAIM",
+    "XCLAIM",
+    "XRANGE",
+    "XREVRANGE",
+    "XPENDING",
+    "XINFO GROUPS",
+    "XINFO CONSUMERS",
+)
 """Commands whose replies `jiyi.streams` decodes itself: the library's dicts would hide a field given twice."""
 _AWAY_CODES = frozenset({"BUSY", "MISCONF", "UNKILLABLE", "CLUSTERDOWN", "NOREPLICAS", "OOM"})
 """First words of error replies for which the library has no class."""

@@ -12,6 +12,7 @@ import tomllib
 from enum import IntEnum
 from pathlib import Path
 
+import anyio
 import pytest
 from redis.exceptions import ConnectionError, OutOfMemoryError, ResponseError, TimeoutError  # noqa: A004
 
@@ -433,6 +434,20 @@ async def test_an_error_of_the_script_is_passed_on_and_not_tried_again(database)
             await scripts.begin_reindex(recorder, "n", analyzer="a", force=False)
     assert [command[0] for command in recorder.sent].count("EVAL") <= 1
     assert recorder.sent[-1][0] == "EVALSHA"
+
+
+@pytest.mark.anyio
+async def test_a_loop_of_calls_ends_when_it_is_cancelled(database):
+    """Each command is carried to its end; between two of them a cancelled caller is stopped."""
+    calls = 0
+    with anyio.CancelScope() as scope:
+        while calls < 50:
+            await scripts.read_ids(database, "n", [0])
+            calls += 1
+            if calls == 10:
+                scope.cancel()
+    assert calls == 10
+    assert await scripts.read_ids(database, "n", [0, 1]) == [None, None]
 
 
 class Refusing:

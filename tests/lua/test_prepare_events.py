@@ -95,6 +95,8 @@ async def test_only_writes_that_will_be_applied_get_a_number(either):
     same = changes[3].version_hash
     reply = await prepare(either, ("4-0", "h"), ("5-0", "h"), ("6-0", ""), ("6-0", same), ("6-0", "h"), ("6-0", ""))
     assert [state[0] for state in reply[3:]] == [3, 2, 1, 4, 0, 0]
+    assert reply[3:5] == [[3, b"5-0"], [2, b"5-0"]]
+    assert reply[6:] == [[4, b"5-0", b"3"], [0, None], [0, None]]
     assert reply[2] == 4
     assert await either.hget(STATS, "next_doc") == b"5"  # for m4 alone
 

@@ -74,12 +74,13 @@ class Housekeeping:
 
     async def _forget(self, ns: str, floor: str) -> None:
         """Drop tombstones that no older event can undermine any more."""
+        ids = await self._range(keys.tombstones_key(ns), parse_entry(floor)[0])
+        if not ids:
+            return
         oldest_dead = await self._oldest_dead_letter(ns)
         if oldest_dead is not None and parse_entry(oldest_dead) < parse_entry(floor):
             floor = oldest_dead
-        ids = await self._range(keys.tombstones_key(ns), parse_entry(floor)[0])
-        if ids:
-            await scripts.drop_tombstones(self._database, ns, ids, floor=floor)
+        await scripts.drop_tombstones(self._database, ns, ids, floor=floor)
 
     async def _count_letters(self, ns: str) -> None:
         self._letters += int(await execute(self._database, "XLEN", keys.dead_key(ns)))

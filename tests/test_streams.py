@@ -1,0 +1,121 @@
+"""The event stream and its group: nothing skipped, nothing trimmed too early, nothing guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from jiyi.analysis import Analyzer
+from jiyi.streams import START, EventStream
+from jiyi_workers.pipeline import Pipeline
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def stream(either, settings):
+    return EventStream(either, settings.stream, settings.group)
+
+
+async def append(database, stream, count=1):
+    fields = {"event": "write", "id": "m", "content": "x"}
+    return [(await database.xadd(stream.name, fields)).decode() for _ in range(count)]
+
+
+async def test_the_group_begins_at_the_beginning(either, stream):
+    entries = await append(either, stream, 3)
+    assert await stream.ensure_group() is True
+    assert await stream.ensure_group() is False
+    assert [entry.id for entry in await stream.read_new("c", 10, 10)] == entries
+
+
+async def test_fields_keep_their_order_and_their_doubles(either, stream):
+    await stream.ensure_group()
+    await either.execute_command("XADD", stream.name, "*", "b", "1", "a", "2", "b", "3")
+    (entry,) = await stream.read_new("c", 10, 10)
+    assert entry.fields == [(b"b", b"1"), (b"a", b"2"), (b"b", b"3")]
+
+
+async def test_an_empty_stream_gives_nothing_and_no_error(stream):
+    await stream.ensure_group()
+    assert await stream.read_new("c", 10, 10) == []
+    assert await stream.read_own("c", 10) == []
+    state = await stream.state(10**15)
+    assert (state.lag, state.pending, state.oldest_unapplied_ms) == (0, 0, 0)
+
+
+async def test_no_stream_is_no_state(stream):
+    assert await stream.state(0) is None
+
+
+async def test_a_lag_that_the_server_cannot_tell_is_unknown_not_zero(either, stream):
+    """After an unread entry is deleted from the middle, the age of the oldest still says what waits."""
+    await stream.ensure_group()
+    entries = await append(either, stream, 5)
+    await stream.read_new("c", 1, 10)
+    await stream.acknowledge(entries[:1])
+    await either.xdel(stream.name, entries[2])
+    state = await stream.state(int(entries[1].split("-")[0]) + 5_000)
+    assert state.lag is None
+    assert state.oldest_unapplied_ms == 5_000
+
+
+async def test_trimming_stops_at_the_oldest_pending_and_unread_entry(either, stream):
+    await stream.ensure_group()
+    entries = await append(either, stream, 6)
+    await stream.read_new("c", 4, 10)
+    await stream.acknowledge([entries[0], entries[1], entries[3]])
+    assert await stream.trim() == 2
+    assert await either.xlen(stream.name) == 4
+    await stream.acknowledge([entries[2]])
+    assert await stream.trim() == 2
+    assert [entry.id for entry in await stream.read_new("c", 10, 10)] == entries[4:]
+
+
+async def test_trimming_minds_every_group(either, stream):
+    await stream.ensure_group()
+    await either.xgroup_create(stream.name, "somebody-else", "0")
+    entries = await append(either, stream, 2)
+    await stream.read_new("c", 10, 10)
+    await stream.acknowledge(entries)
+    assert await stream.trim() == 0
+
+
+async def test_claims_carry_a_cursor_and_name_what_is_gone(either, stream):
+    await stream.ensure_group()
+    entries = await append(either, stream, 3)
+    await stream.read_new("dead", 10, 10)
+    await either.xdel(stream.name, entries[1])
+    found, gone, cursor = [], [], START
+    while True:
+        claim = await stream.claim("alive", 0, cursor, 1)
+        cursor = claim.cursor
+        found += [entry.id for entry in claim.entries]
+        gone += claim.deleted
+        if cursor == START:
+            break
+    assert found == [entries[0], entries[2]]
+    assert gone == [entries[1]]
+
+
+async def test_renewing_counts_no_delivery(either, stream):
+    await stream.ensure_group()
+    (entry,) = await append(either, stream)
+    await stream.read_new("c", 10, 10)
+    for _ in range(3):
+        await stream.renew("c", [entry])
+    assert await stream.deliveries(entry) == 1
+    await stream.claim("d", 0, START, 1)
+    assert await stream.deliveries(entry) == 2
+
+
+async def test_nothing_is_acknowledged_before_it_is_applied(either, stream, settings):
+    """A namespace that refuses leaves its entries pending; the others are applied and acknowledged."""
+    await stream.ensure_group()
+    (entry,) = await append(either, stream)
+    await either.xadd(stream.name, {"event": "write", "id": "m", "ns": "good", "content": "x"})
+    await either.set("stats:{default}", "of the wrong type")
+    analyzer = Analyzer()
+    await Pipeline(either, stream, analyzer, settings).process(await stream.read_new("c", 10, 10))
+    assert await stream.deliveries(entry) == 1
+    assert (await stream.state(0)).pending == 1
+    assert await either.hget("stats:{good}", "docs") == b"1"
