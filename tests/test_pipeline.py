@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import signal
 from itertools import permutations
 
@@ -15,6 +16,8 @@ from conftest import DATA, running, wait_until
 
 from jiyi import Producer, SyncProducer, dead_letters, keys
 from jiyi.check import check, check_namespace
+from jiyi.connections import connect
+from jiyi.server import EmbeddedServer
 from jiyi.streams import EventStream
 
 pytestmark = pytest.mark.anyio
@@ -275,3 +278,30 @@ async def test_the_real_chat_goes_through(database, settings, stream):
     report = await check_namespace(database, "default")
     assert report.ok
     assert report.documents == len(documents)
+
+
+async def test_workers_live_through_a_crash_of_the_server(tmp_path, settings):
+    """SIGKILL of the server in the middle of a load, and a restart: nothing is lost or doubled, no worker dies."""
+    async with EmbeddedServer(tmp_path / "server") as server:
+        settings = msgspec.structs.replace(settings, redis_url=server.url, redis_timeout_ms=1000)
+        database = await connect(settings)
+        stream = EventStream(database, settings.stream, settings.group)
+        async with Producer(settings.redis_url) as producer:
+            await producer.write_many({"id": f"m{i}", "content": f"记忆 number {i}"} for i in range(3000))
+        with running("jiyi_workers", settings, 2) as workers:
+            for count in (200, 1500):
+
+                async def applied(count=count):
+                    return int(await database.hget(keys.stats_key("default"), "docs") or 0) >= count
+
+                await wait_until(applied, f"{count} are applied")
+                os.kill(server.pid, signal.SIGKILL)
+                await server.wait()
+                await server.ensure_running()
+                await database.connection_pool.disconnect()  # our own broken connections are not the matter here
+            await processed(stream)
+            assert [worker.poll() for worker in workers] == [None, None]
+        assert await database.hget(keys.stats_key("default"), "docs") == b"3000"
+        assert (await check_namespace(database, "default")).ok
+        assert await database.exists(keys.dead_key("default")) == 0
+        await database.aclose()

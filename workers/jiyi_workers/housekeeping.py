@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from jiyi import keys, metrics, scripts
 from jiyi.connections import execute
 from jiyi.events import parse_entry
@@ -45,9 +47,13 @@ class Housekeeping:
         metrics.publish_state(state)
         await self._stream.trim()
         for ns in await self._next_namespaces():
-            await self._expire(ns, now_ms)
-            await self._forget(ns, state.floor)
-            await self._count_letters(ns)
+            try:
+                await self._expire(ns, now_ms)
+                await self._forget(ns, state.floor)
+                await self._count_letters(ns)
+            except ResponseError as error:  # damage in one namespace must not keep the others untidy
+                log.exception("sweep_refused", ns=ns, error=str(error))
+                metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
         if self._cursor == 0:
             metrics.DEAD_LETTERS_KEPT.set(self._letters)
             self._letters = 0
