@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 BATCHES_IN_FLIGHT = 2
 """One batch waits for Redis while the next is analysed; more would only lengthen the takeover after a crash."""
+_GROUP_IS_GONE = {"NOGROUP", "UNBLOCKED"}
+"""Error codes of a read whose stream or group was deleted; Redis has a code of its own if it waits meanwhile."""
 _BACK_OFF_S = 0.1
 _BACK_OFF_MOST_S = 5.0
 
@@ -104,7 +106,7 @@ class Worker:
             self._recover = True
             await self._back_off(error)
         except ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
+            if str(error).partition(" ")[0] not in _GROUP_IS_GONE:
                 raise
             log.warning("group_missing", stream=settings.stream, group=settings.group)
             await self._back_off(error)
