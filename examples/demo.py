@@ -28,7 +28,7 @@ from jiyi.events import parse_entry
 HERE = Path(__file__).parent
 DATA = HERE.parent / "build" / "demo"
 START_S = 120  # the first start compiles the scoring kernel
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)
 
 
 def main():

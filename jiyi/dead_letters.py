@@ -9,7 +9,7 @@ import msgspec
 
 from jiyi import keys, scripts
 from jiyi.connections import execute
-from jiyi.events import identify
+from jiyi.events import identify, parse_entry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -52,7 +52,8 @@ async def letters(database: Database, ns: str) -> AsyncIterator[DeadLetter]:
 
 
 async def find(database: Database, ns: str, letter: str) -> DeadLetter | None:
-    """One dead letter by its id in the dead-letter stream."""
+    """One dead letter by its id in the dead-letter stream; `InvalidEventError` for what is no such id."""
+    parse_entry(letter)
     rows = await execute(database, "XRANGE", keys.dead_key(ns), letter, letter)
     return _decode(ns, letter, rows[0][1]) if rows else None
 

@@ -33,7 +33,7 @@ WAIT_SLICE_S = 10.0
 ROUND_S = 0.05
 """`wait_ready` asks at most so often, should the reader answer without waiting."""
 
-_WAIT = re.compile(r"(\d+(?:\.\d+)?)(ms|s)", re.ASCII)
+_WAIT = re.compile(r"(\d+(?:\.\d+)?)(ms|s)?", re.ASCII)
 
 
 class Filters(TypedDict, total=False):

@@ -109,6 +109,15 @@ def test_search_shows_people_why(jiyi, tmp_path):
     assert "nothing found" in jiyi("search", "没有的词", "--ns", "why")
 
 
+def test_what_people_wrote_is_shown_as_they_wrote_it(jiyi, tmp_path):
+    row = {"id": "a:b:c", "content": "colons :smile: [bold] x", "author": ":fire:", "ns": "raw"}
+    jiyi("ingest", jsonl(tmp_path / "x.jsonl", row), "--wait")
+    shown = jiyi("search", "colons", "--ns", "raw") + jiyi("ready", "a:b:c", "--ns", "raw", "--wait", "5")
+    assert shown.count("a:b:c") == 2
+    assert ":smile: [bold] x" in shown
+    assert ":fire:" in shown
+
+
 def test_ready_has_an_exit_status(jiyi, tmp_path):
     jiyi("ingest", jsonl(tmp_path / "x.jsonl", {"id": "r1", "content": "x", "ns": "r"}), "--wait")
     assert "ready" in jiyi("ready", "r1", "--ns", "r")
@@ -143,6 +152,7 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(jiyi):
     jiyi("ready", "d0", "d1", "--ns", "dead", "--wait", "5s", status=1)
     letters = json.loads(jiyi("dead", "list", "--ns", "dead", "--json"))
     letters.sort(key=lambda letter: letter["id"])  # two workers may file them in either order
+    assert letters[0]["letter"] in jiyi("dead", "list", "--ns", "dead"), "an id is shown whole, to be copied"
     assert [(one["id"], one["code"]) for one in letters] == [("d0", "invalid_field"), ("d1", "invalid_field")]
     shown = json.loads(jiyi("dead", "show", letters[0]["letter"], "--ns", "dead"))
     assert shown["fields"]["content"] == "x"
@@ -150,6 +160,7 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(jiyi):
     assert "1 dropped" in jiyi("dead", "drop", letters[0]["letter"], "--ns", "dead")
     assert "1 replayed" in jiyi("dead", "replay", "--all", "--ns", "dead")
     jiyi("dead", "drop", "--ns", "dead", status=2)
+    assert "must be a stream entry id" in jiyi("dead", "show", "garbage", "--ns", "dead", status=1)
     assert "no dead letter 1-1" in jiyi("dead", "show", "1-1", "--ns", "dead", status=1)
 
 

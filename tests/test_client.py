@@ -279,7 +279,7 @@ async def test_many_ids_are_asked_for_in_urls_of_bounded_length(client, reader):
     assert reader.connections == 1
 
 
-@pytest.mark.parametrize("wait", ["2", "2 s", "-1s", -1, float("nan"), float("inf"), "soon"])
+@pytest.mark.parametrize("wait", ["2 s", "-1s", -1, float("nan"), float("inf"), "soon"])
 async def test_a_wrong_wait_is_refused(client, reader, wait):
     with pytest.raises(InvalidQueryError, match="wait"):
         await client.ready("a", wait=wait)

@@ -6,19 +6,23 @@ import gzip
 import json
 import os
 import signal
+import subprocess
+import sys
 from itertools import permutations
 
 import anyio
 import msgpack
 import msgspec
 import pytest
-from conftest import DATA, running, wait_until
+from conftest import DATA, free_port, running, wait_until
 
 from jiyi import Producer, SyncProducer, dead_letters, keys
 from jiyi.check import check, check_namespace
 from jiyi.connections import connect
+from jiyi.errors import UnavailableError
 from jiyi.server import EmbeddedServer
 from jiyi.streams import EventStream
+from jiyi_workers.worker import Worker
 
 pytestmark = pytest.mark.anyio
 
@@ -305,3 +309,31 @@ async def test_workers_live_through_a_crash_of_the_server(tmp_path, settings):
         assert (await check_namespace(database, "default")).ok
         assert await database.exists(keys.dead_key("default")) == 0
         await database.aclose()
+
+
+async def test_a_worker_without_a_server_waits_quietly_and_stops_when_told(settings, tmp_path):
+    """It pauses longer and longer instead of spinning, and SIGTERM ends it with 0, with no traceback."""
+    nowhere = msgspec.structs.replace(settings, redis_url=f"redis://127.0.0.1:{free_port()}")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
+    with (tmp_path / "log").open("w+") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "jiyi_workers"], env=environment | nowhere.to_environment(), stderr=log
+        )
+
+        async def tried():
+            return (tmp_path / "log").read_text().count("redis_unavailable") >= 3
+
+        await wait_until(tried, "it has tried three times")
+        worker.terminate()
+        assert await anyio.to_thread.run_sync(worker.wait, 10) == 0
+    lines = (tmp_path / "log").read_text()
+    assert "Traceback" not in lines
+    assert lines.count("redis_unavailable") < 20
+
+
+async def test_the_pause_between_tries_is_bounded_however_long_the_outage(settings):
+    worker = Worker(settings)
+    worker._failures = 5_000
+    worker.stop()  # so that the pause itself is not waited for
+    await worker._back_off(UnavailableError("away"))
+    assert worker._failures == 5_001

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from jiyi.connections import Database
 
-console = Console(highlight=False)
-messages = Console(stderr=True, highlight=False)
+console = Console(highlight=False, emoji=False)
+messages = Console(stderr=True, highlight=False, emoji=False)
 """Progress and hints go to standard error, so that results can be piped."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]

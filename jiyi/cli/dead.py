@@ -41,7 +41,7 @@ def list_letters(ns: AllNamespaces = None, as_json: Json = False) -> None:
         return
     table = Table(box=None, pad_edge=False)
     for name in ("letter", "namespace", "memory", "code", "when", "reason"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == "letter")  # to be copied whole
     for letter in found:
         when = format_time(letter.dead_at_ms)[:19].replace("T", " ")
         table.add_row(

@@ -34,8 +34,14 @@ _GROUP_IS_GONE = {"NOGROUP", "UNBLOCKED"}
 """Error codes of a read whose stream or group was deleted; Redis has a code of its own if it waits meanwhile."""
 _BACK_OFF_S = 0.1
 _BACK_OFF_MOST_S = 5.0
+_DOUBLINGS = 10
+"""Enough to reach the longest pause; without a bound a long outage would overflow."""
 
 log = get_logger()
+
+
+class _StoppedEarly(Exception):  # noqa: N818 - not an error
+    """Told to stop before there was a server to work with."""
 
 
 class Worker:
@@ -59,6 +65,7 @@ class Worker:
         analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
         await anyio.to_thread.run_sync(analyzer.warm_up)
         async with AsyncExitStack() as stack:
+            stack.enter_context(suppress(_StoppedEarly))
             database = await self._connected(stack, 0)
             reading = await self._connected(stack, settings.block_ms)
             await check_server(database)
@@ -73,6 +80,8 @@ class Worker:
 
     async def _connected(self, stack: AsyncExitStack, block_ms: int) -> Database:
         while True:
+            if self._stopping.is_set():
+                raise _StoppedEarly
             try:
                 database = await connect(self._settings, block_ms=block_ms)
             except UnavailableError as error:
@@ -195,7 +204,7 @@ class Worker:
 
     async def _back_off(self, error: Exception) -> None:
         metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
-        pause_s = min(_BACK_OFF_MOST_S, _BACK_OFF_S * 2**self._failures)
+        pause_s = min(_BACK_OFF_MOST_S, _BACK_OFF_S * 2 ** min(self._failures, _DOUBLINGS))
         self._failures += 1
         log.warning("redis_unavailable", error=str(error), pause_s=pause_s)
         with anyio.move_on_after(pause_s):
