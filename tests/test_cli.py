@@ -8,10 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
+from urllib.request import urlopen
 
 import pytest
+import redis
 from conftest import free_port
+
+from jiyi.data_directory import find_running
 
 
 class Jiyi:
@@ -57,6 +62,17 @@ def jiyi(tmp_path_factory):
     command = Jiyi(tmp_path_factory.mktemp("cli"), free_port())
     with command.up():
         yield command
+
+
+def wait_for_port(port):
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+                return
+        except OSError:
+            assert time.monotonic() < deadline, "the reader did not become ready"
+            time.sleep(0.05)
 
 
 def jsonl(path, *rows):
@@ -140,10 +156,6 @@ def test_stats_and_check_tell_the_same_numbers(jiyi, tmp_path):
 
 
 def test_dead_letters_are_listed_shown_replayed_and_dropped(jiyi):
-    import redis
-
-    from jiyi.data_directory import find_running
-
     client = redis.Redis.from_url(find_running(jiyi.folder / "data"))
     for i in range(2):
         client.xadd(
@@ -167,6 +179,50 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(jiyi):
 def test_a_second_start_on_the_same_data_refuses(jiyi):
     told = jiyi("up", "--port", str(free_port()), status=1)
     assert str(jiyi.folder / "data") in told.replace("\n", "")
+
+
+def test_the_same_start_again_says_who_holds_the_folder(jiyi):
+    """`make up` twice: folder and port are both taken, and the folder is what matters."""
+    told = jiyi("up", "--port", str(jiyi.port), status=1).replace("\n", "")
+    assert str(jiyi.folder / "data") in told
+    assert "in use by process" in told
+
+
+def test_a_port_of_a_server_that_is_not_started_is_refused(jiyi):
+    told = jiyi("up", "--redis-port", str(free_port()), status=1, JIYI_REDIS_URL="redis://127.0.0.1:1")
+    assert "JIYI_REDIS_PORT" in told
+
+
+def test_worker_and_reader_run_by_themselves(redis_url, tmp_path):
+    """`jiyi worker --processes 2` and `jiyi api` on a server of one's own; SIGTERM ends both with 0."""
+    port, metrics_port = free_port(), free_port()
+    alone = Jiyi(tmp_path, port)
+    alone.environment |= {"JIYI_REDIS_URL": redis_url, "JIYI_STREAM": "stream:cli", "JIYI_LOG_LEVEL": "warning"}
+    commands = [("worker", "--processes", "2", "--metrics-port", str(metrics_port)), ("api", "--port", str(port))]
+    started = [
+        subprocess.Popen([sys.executable, "-m", "jiyi", *one], env=alone.environment, cwd=tmp_path) for one in commands
+    ]
+    try:
+        alone("ingest", jsonl(tmp_path / "x.jsonl", {"id": "w1", "content": "独立 process"}), "--wait")
+        wait_for_port(port)
+        assert "w1" in alone("search", "独立")
+        with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as page:
+            assert 'jiyi_events_total{kind="write",result="applied"} 1.0' in page.read().decode()
+        assert json.loads(alone("stats", "--json"))["stream"]["consumers"] == 2
+    finally:
+        for one in started:
+            one.terminate()
+        statuses = [one.wait(20) for one in started]
+        redis.Redis.from_url(redis_url, protocol=2).flushdb()
+    assert statuses == [0, 0]
+
+
+def test_workers_of_up_do_not_fight_for_a_metrics_port(tmp_path):
+    jiyi = Jiyi(tmp_path, free_port())
+    jiyi.environment["JIYI_METRICS_PORT"] = str(free_port())
+    with jiyi.up("--workers", "2"):
+        jiyi("ingest", jsonl(tmp_path / "x.jsonl", {"id": "m1", "content": "x"}), "--wait")
+        assert json.loads(jiyi("stats", "--json"))["stream"]["consumers"] == 2
 
 
 def test_a_taken_port_is_said_at_once(jiyi, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import uvicorn
@@ -23,6 +24,9 @@ def main() -> int:
     except JiyiError as error:
         sys.stderr.write(f"jiyi api: {error}\n")
         return EX_CONFIG
+    # uvicorn raises the signal that stopped it once more when everything is closed; an orderly stop is status 0.
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: sys.exit(0))
     uvicorn.run(
         create_app(settings),
         host=settings.api_host,

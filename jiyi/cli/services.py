@@ -47,7 +47,11 @@ def up(
     """
     with friendly_errors():
         settings = Settings.from_environment(api_port=port, redis_port=redis_port, log_format=_log_format())
-        _require_free_port(settings)
+        if settings.redis_url and settings.redis_port:
+            raise SettingsError(
+                "JIYI_REDIS_PORT (--redis-port) is a port of the embedded server, but JIYI_REDIS_URL names another "
+                "server, so none is started. Unset one of the two"
+            )
         raise typer.Exit(anyio.run(_up, settings, workers))
 
 
@@ -139,7 +143,9 @@ async def _up(settings: Settings, workers: int) -> int:
                 EmbeddedServer(settings.data_dir, port=settings.redis_port or None, on_event=_report)
             )
             settings = msgspec.structs.replace(settings, redis_url=server.url)
-        extra = {metrics.MULTIPROCESS_VARIABLE: folder}
+        _require_free_port(settings)  # after the folder: who holds that is the better answer to a second start
+        # The reader's /metrics covers all of us; workers would fight for a port of their own.
+        extra = {metrics.MULTIPROCESS_VARIABLE: folder, "JIYI_METRICS_PORT": "0"}
         children = [_child(f"worker-{i + 1}", "jiyi_workers", settings, extra) for i in range(workers)]
         children.append(_child("api", "jiyi_api", settings, extra))
         supervisor = Supervisor([children], on_event=_report)
