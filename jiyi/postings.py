@@ -21,11 +21,6 @@ INLINE_BYTES = 60
 MAX_DOC = 0xFFFF_FFFE
 
 
-def unpack_postings(records: bytes) -> list[tuple[int, int]]:
-    """Decode 6-byte records into (document number, term frequency) pairs."""
-    return list(POSTING.iter_unpack(records))
-
-
 def split_term_value(value: bytes) -> tuple[int, bytes | None]:
     """Split a value of the term dictionary into df and its inline postings (None: they are in `index:`)."""
     (df,) = DF.unpack_from(value)

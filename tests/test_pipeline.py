@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import permutations
 
 import anyio
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 from conftest import DATA, free_port, running, wait_until
 
-from jiyi import Producer, SyncProducer, dead_letters, keys
+from jiyi import Client, Producer, SyncProducer, dead_letters, keys
 from jiyi.check import check, check_namespace
 from jiyi.connections import connect
 from jiyi.errors import UnavailableError
@@ -74,7 +75,10 @@ async def test_events_from_before_the_first_worker_are_applied(database, setting
     assert await database.hget(keys.stats_key("default"), "docs") == b"10"
 
 
-async def test_all_ways_in_give_the_same_memory_and_the_same_index(database, settings, stream):
+WAYS = ("flat", "async", "sync", "packed", "http", "ingest")
+
+
+async def test_all_ways_in_give_the_same_memory_and_the_same_index(database, settings, stream, tmp_path):
     flat = {name: value for name, value in DOCUMENT.items() if name not in {"tags", "metadata"}}
     flat |= {"tags": json.dumps(DOCUMENT["tags"]), "metadata": json.dumps(DOCUMENT["metadata"])}
     await append(database, settings, event="write", ns="flat", **flat)
@@ -84,21 +88,33 @@ async def test_all_ways_in_give_the_same_memory_and_the_same_index(database, set
         producer.write(**DOCUMENT, ns="sync")
     packed = msgpack.packb({"event": "create", "ns": "packed", **DOCUMENT})
     await append(database, settings, payload=packed)
-    with running("jiyi_workers", settings):
+    (tmp_path / "one.jsonl").write_text(json.dumps({**DOCUMENT, "ns": "ingest"}))
+    environment = {**os.environ, **settings.to_environment()}
+    ingest = [sys.executable, "-m", "jiyi", "ingest", str(tmp_path / "one.jsonl")]
+    await anyio.run_process(ingest, env=environment)
+    reading = msgspec.structs.replace(settings, api_port=free_port())
+    with running("jiyi_workers", settings), running("jiyi_api", reading):
+        async with Client(f"http://127.0.0.1:{reading.api_port}") as client:
+
+            async def written():
+                with suppress(UnavailableError):
+                    return await client.write(**DOCUMENT, ns="http")
+
+            await wait_until(written, "the reader accepts a write", timeout_s=60)
         await processed(stream)
     versions = {"entry", "indexed_at"}
     memories = [
         {name: value for name, value in (await stored(database, ns, "m1")).items() if name not in versions}
-        for ns in ("flat", "async", "sync", "packed")
+        for ns in WAYS
     ]
     assert memories[0]["content"].decode() == DOCUMENT["content"]
     assert memories[0]["timestamp"] == b"1777861800000"
-    assert memories[1:] == memories[:1] * 3
+    assert memories[1:] == memories[:1] * (len(WAYS) - 1)
     indexes = []
-    for ns in ("flat", "async", "sync", "packed"):
+    for ns in WAYS:
         buckets = [await database.hgetall(keys.bucket_key(ns, bucket)) for bucket in range(keys.BUCKETS)]
         indexes.append((buckets, await database.get(keys.journal_key(ns))))
-    assert indexes[1:] == indexes[:1] * 3
+    assert indexes[1:] == indexes[:1] * (len(WAYS) - 1)
     assert all(report.ok for report in await check(database))
 
 
@@ -109,7 +125,7 @@ async def test_a_killed_workers_entries_are_taken_over(database, settings, strea
     held = await stream.read_new("dead-worker", 50, 10)
     assert len(held) == 50
     with running("jiyi_workers", settings, 2) as workers:
-        await wait_until(lambda: database.exists(keys.memory_key("default", "m199")), "the last is applied")
+        await wait_until(lambda: database.exists(keys.memory_key("default", "m60")), "some are applied")
         workers[0].kill()
         more = [await append(database, settings, event="write", id=f"n{i}", content=f"text {i}") for i in range(200)]
         await processed(stream)
@@ -282,6 +298,35 @@ async def test_the_real_chat_goes_through(database, settings, stream):
     report = await check_namespace(database, "default")
     assert report.ok
     assert report.documents == len(documents)
+
+
+async def test_workers_run_on_a_cluster(cluster_url, settings):
+    """Stream and namespaces on different nodes, two worker processes: applied, trimmed, and right."""
+    settings = msgspec.structs.replace(settings, redis_url=cluster_url)
+    database = await connect(settings)
+    await database.flushall(target_nodes="primaries")
+    names = [f"ns-{i}" for i in range(12)]
+    assert len({database.get_node_from_key(keys.stats_key(ns)).name for ns in names}) == 3
+    stream = EventStream(database, settings.stream, settings.group)
+    async with Producer(cluster_url) as producer:
+        await producer.write_many(
+            {"id": f"m{i}", "ns": names[i % 12], "content": f"集群 number {i}"} for i in range(600)
+        )
+        await producer.delete("m0", ns="ns-0")
+    with running("jiyi_workers", settings, 2):
+        await processed(stream)
+
+        async def trimmed():
+            return await database.xlen(settings.stream) == 0
+
+        await wait_until(trimmed, "the stream is trimmed")
+    reports = await check(database)
+    assert {report.namespace: report.documents for report in reports if report.namespace in names} == {
+        ns: 49 if ns == "ns-0" else 50 for ns in names
+    }
+    assert all(report.ok for report in reports)
+    await database.flushall(target_nodes="primaries")
+    await database.aclose()
 
 
 async def test_workers_live_through_a_crash_of_the_server(tmp_path, settings):

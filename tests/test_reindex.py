@@ -17,7 +17,7 @@ from jiyi.index import IndexWriter, Outcome
 from jiyi.logs import id_hash
 from jiyi.memories import Memory
 from jiyi.packing import Change
-from jiyi.postings import split_term_value, unpack_postings
+from jiyi.postings import POSTING, split_term_value
 from jiyi.reindex import Failure, reindex_namespace
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +105,7 @@ async def contents(database, ns=NS):
             df, postings = split_term_value(value)
             if postings is None:
                 postings = (await database.get(keys.index_key(ns, term.decode())))[4:]
-            lists[term] = df, {ids[doc]: tf for doc, tf in unpack_postings(postings) if doc in ids}
+            lists[term] = df, {ids[doc]: tf for doc, tf in POSTING.iter_unpack(postings) if doc in ids}
     for memory_id in ids.values():
         record = await database.hgetall(keys.memory_key(ns, memory_id.decode()))
         records[memory_id] = {name: record[name] for name in record if name not in (b"doc", b"indexed_at")}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import redis
 from conftest import free_port
 from prometheus_client.metrics import MetricWrapperBase
 from typer.main import get_command
@@ -64,6 +66,22 @@ def test_the_readmes_requests_work(service):
     for line in lines:
         command = line.replace("8700", str(api_port)).replace("curl ", "curl --silent --show-error --fail ")
         subprocess.run(command, shell=True, env=environment, check=True, capture_output=True)
+
+
+def test_the_readmes_commands_work(service):
+    """The lines for the shell: `jiyi` as it stands there, `redis-cli` by sending its very arguments."""
+    environment, redis_port, _ = service
+    lines = [line[2:] for block in blocks(README, "console") for line in block.splitlines() if line.startswith("$ ")]
+    ours = [line for line in lines if line.startswith("jiyi ")]
+    theirs = [line for line in lines if line.startswith("redis-cli ")]
+    assert ours
+    assert theirs
+    for line in ours:
+        subprocess.run([sys.executable, "-m", *shlex.split(line)], cwd=ROOT, env=environment, check=True)
+    for line in theirs:
+        program, option, _port, *command = shlex.split(line)
+        assert (program, option) == ("redis-cli", "-p")
+        assert redis.Redis(port=redis_port, protocol=2).execute_command(*command)
 
 
 def test_every_command_and_target_that_is_named_exists():

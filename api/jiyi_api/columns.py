@@ -7,7 +7,7 @@ key needs only those after them, as long as the key's generation stands.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from jiyi.postings import DEATH, GENERATION_BYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_Number = TypeVar("_Number", bound=np.generic)
+
 POSTING = np.dtype([("doc", "<u4"), ("tf", "<u2")])
 JOURNAL = np.dtype([("doc", "<u4"), ("length", "<u4"), ("created", "<i8"), ("importance", "<f4")])
 
 
-def _grown(array: NDArray[np.generic], size: int, fill: float = 0) -> NDArray[np.generic]:
+def _grown(array: NDArray[_Number], size: int, fill: float = 0) -> NDArray[_Number]:
     """Give an array of at least `size` items that begins with the old ones; `fill` for the rest."""
     if size <= array.size:
         return array
@@ -76,8 +78,8 @@ class Postings:
         if generation != self.generation or start < self.seen:
             self.size, self.generation, self.seen = 0, generation, start
         end = self.size + records.size
-        self._docs = _grown(self._docs, end)  # type: ignore[assignment]
-        self._tfs = _grown(self._tfs, end)  # type: ignore[assignment]
+        self._docs = _grown(self._docs, end)
+        self._tfs = _grown(self._tfs, end)
         self._docs[self.size : end] = records["doc"]
         self._tfs[self.size : end] = records["tf"]
         self.size, self.seen = end, start + len(data)
@@ -130,9 +132,9 @@ class Journal:
 
     def reach(self, size: int) -> None:
         """Have room for document numbers below `size`; unborn ones count as dead."""
-        self.lengths = _grown(self.lengths, size, np.inf)  # type: ignore[assignment]
-        self.created = _grown(self.created, size)  # type: ignore[assignment]
-        self.importance = _grown(self.importance, size)  # type: ignore[assignment]
+        self.lengths = _grown(self.lengths, size, np.inf)
+        self.created = _grown(self.created, size)
+        self.importance = _grown(self.importance, size)
 
 
 class ColumnCache:
