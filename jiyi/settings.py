@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `_ms` are milliseconds and `_bytes` bytes. Only `Settings.from_environment` reads the environment.
     """
 
-    redis_url: str = ""  # redis://, rediss:// or unix:// URL; empty: the server that `jiyi up` runs in data_dir
+    redis_url: str = ""  # redis://, rediss:// or unix:// URL; empty: the command line finds that of `jiyi up`
     data_dir: Path = msgspec.field(default_factory=default_data_dir)  # where `jiyi up` keeps its server's data
     redis_port: int = 0  # loopback TCP port of the embedded server besides its unix socket; 0: socket only
     stream: str = "stream:memory:write"  # the stream that producers append to
