@@ -35,9 +35,25 @@ EVENTS = Counter(
 DEAD_LETTERS = Counter("jiyi_dead_letters_total", "Events moved to the dead-letter stream, by reason code.", ["code"])
 CLAIMED = Counter("jiyi_claimed_total", "Pending entries taken over from consumers that stopped working on them.")
 EVENTS_LOST = Counter(
-    "jiyi_events_lost_total", "Accepted entries that vanished from the stream before they were applied.", ["reason"]
+    "jiyi_events_lost_total",
+    "Accepted entries that somebody removed from the stream before they were processed, by what is gone "
+    "(entries, or the whole stream).",
+    ["what"],
 )
-WORKER_ERRORS = Counter("jiyi_worker_errors_total", "Errors after which a worker backed off, by type.", ["type"])
+for _what in ("entries", "stream"):
+    EVENTS_LOST.labels(_what)  # from the start, for an alert sees no increase in what was not there before
+WIPES = Counter(
+    "jiyi_wipes_total",
+    "Times that something was found removed and made again, by what it was (group, namespace).",
+    ["what"],
+)
+for _what in ("group", "namespace"):
+    WIPES.labels(_what)
+WORKER_ERRORS = Counter(
+    "jiyi_worker_errors_total",
+    "Errors after which a worker backed off, by code (connection, timeout, loading, busy, oom, readonly, misconf, ...).",
+    ["code"],
+)
 BATCH_SIZE = Histogram(
     "jiyi_batch_size", "Entries in one batch read from the stream.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 )

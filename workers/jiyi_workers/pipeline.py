@@ -12,7 +12,7 @@ from jiyi import keys, metrics, scripts
 from jiyi.analysis import TooManyTerms
 from jiyi.connections import execute
 from jiyi.errors import InvalidEventError, UnavailableError
-from jiyi.events import Event, decode_event, identify, parse_entry
+from jiyi.events import Event, decode_event, identify, parse_entry, version_of
 from jiyi.index import IndexWriter, Outcome
 from jiyi.logs import get_logger, id_hash
 from jiyi.packing import Change
@@ -72,7 +72,7 @@ class Pipeline:
             self._database,
             ns,
             memory_id,
-            entry=entry.id,
+            version=version_of(entry.id, entry.fields),
             code=code,
             reason=reason,
             now_ms=time.time_ns() // 10**6,
@@ -119,7 +119,7 @@ class Pipeline:
         async with self._limiter:
             try:
                 outcomes = await self._writer.apply(ns, [change for _, change in group])
-                await self._unmark(ns, [event for event, _ in group if event.version != event.entry])
+                await self._settle(ns, [event for event, _ in group if event.version != event.entry])
                 await self._wake(ns, [event.id for event, _ in group])
                 await self._stream.acknowledge([event.entry for event, _ in group])
             except UnavailableError as error:
@@ -127,14 +127,14 @@ class Pipeline:
                 return
             except ResponseError as error:
                 log.exception("apply_refused", ns=ns, error=str(error), entries=len(group))
-                metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+                metrics.WORKER_ERRORS.labels("refused").inc()
                 return
         self._count(group, outcomes)
 
-    async def _unmark(self, ns: str, replayed: Sequence[Event]) -> None:
-        """A replayed event has been processed, whatever came of it: its memory is no longer failed."""
+    async def _settle(self, ns: str, replayed: Sequence[Event]) -> None:
+        """Replayed events have been processed, whatever came of it: their memories are no longer failed."""
         for event in replayed:
-            await scripts.drop_letter(self._database, ns, "", event.id, event.version)
+            await scripts.settle_replay(self._database, ns, event.id, event.version)
 
     def _count(self, group: Sequence[tuple[Event, Change]], outcomes: Sequence[Outcome]) -> None:
         now_ms = time.time_ns() // 10**6
