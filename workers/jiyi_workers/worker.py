@@ -148,8 +148,8 @@ class Worker:
                     return
                 with suppress(UnavailableError, ResponseError):
                     await self._stream.renew(self.consumer, [entry.id for entry in entries])
-                    if error.code == "oom":
-                        await self._relief.step()
+                    while error.code == "oom" and await self._relief.step():
+                        pass
             else:
                 return
 
