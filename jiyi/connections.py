@@ -22,7 +22,7 @@ from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from jiyi.errors import ServerNotFoundError, SettingsError, UnavailableError, UnsafeServerError
+from jiyi.errors import ServerNotFoundError, SettingsError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,8 +203,8 @@ def server_of(database: Database, key: str) -> str:
     processes = _PROCESSES[database].run_ids
     if isinstance(database, Redis):
         return next(iter(processes.values()), "")
-    address = database.get_node_from_key(key).name
-    return f"{address} {processes.get(address, '')}"
+    node = database.get_node_from_key(key)
+    return f"{node.name} {processes.get(node.name, '')}" if node else ""
 
 
 def identifying(connection: type[AbstractConnection], processes: ServerProcesses) -> type[AbstractConnection]:
@@ -216,7 +216,7 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
 
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
         self.run_id = None  # while the connection is made, its commands pass
-        await super(kind, self).on_connect_check_health(check_health=check_health)
+        await connection.on_connect_check_health(self, check_health=check_health)
         await self.send_command("INFO", "server", check_health=False)
         info = await self.read_response()
         found = re.search(rb"^run_id:(\w+)", info, re.MULTILINE)
@@ -226,12 +226,10 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
     def pack_command(self: Any, *arguments: Any) -> list[bytes]:
         if self.run_id is not None and processes.run_ids[self.address] != self.run_id:
             raise exceptions.ConnectionError("another server process has taken over at this address")
-        packed: list[bytes] = super(kind, self).pack_command(*arguments)
-        return packed
+        return connection.pack_command(self, *arguments)
 
     methods = {"on_connect_check_health": on_connect_check_health, "pack_command": pack_command, "run_id": None}
-    kind = type(connection.__name__, (connection,), methods)
-    return kind
+    return type(connection.__name__, (connection,), methods)
 
 
 def packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnection]:
@@ -258,24 +256,6 @@ def _with_raw_streams(client: Database) -> Database:
 
 def _as_it_came(reply: Any, **_options: Any) -> Any:
     return reply
-
-
-async def check_server(database: Database) -> None:
-    """Raise `UnsafeServerError` if the server would evict index keys when its memory is full."""
-    with translated_errors():
-        memory: Any = await database.info("memory")
-    nodes = memory.values() if _per_node(memory) else [memory]
-    policies = {node.get("maxmemory_policy", "noeviction") for node in nodes}
-    if policies != {"noeviction"}:
-        raise UnsafeServerError(
-            f"the server's maxmemory-policy is {', '.join(sorted(policies))}: it would evict parts of the index. "
-            "Set it with: CONFIG SET maxmemory-policy noeviction"
-        )
-
-
-def _per_node(info: dict[str, Any]) -> bool:
-    """Tell a cluster's answer (node → section) from one server's (field → value)."""
-    return bool(info) and all(isinstance(value, dict) for value in info.values())
 
 
 async def execute(database: Database, *command: Any) -> Any:

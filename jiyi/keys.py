@@ -14,9 +14,9 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 | `stats:{ns}` | hash | `docs`, `tokens`, `next_doc`, `analyzer`, `epoch` | as the namespace |
 | `tombstones:{ns}` | sorted set | id → milliseconds of the deleting entry | as the tombstones |
 | `expiries:{ns}` | sorted set | id → `expires_at` in milliseconds | as the memory |
-| `reservations:{ns}` | sorted set | token → milliseconds: document numbers given to calls under way | until applied, or a day |
+| `reservations:{ns}` | sorted set | token of a call that holds document numbers → its time | until applied, or a day |
 | `dead:{ns}` | stream | dead letters | until dropped or replayed |
-| `letters:{ns}` | hash | version of a dead event → its letter, or `replayed` and its letter | until dropped or processed |
+| `letters:{ns}` | hash | version of a dead event → its letter, or `replayed` and that | until dropped or processed |
 | `failed:{ns}` | hash | id → version and reason of its last dead letter | as the dead letter |
 | `namespaces` | set | every namespace ever written | for ever |
 | `processed:{stream}` | hash | per consumer group: entries acknowledged, lost, added before it | as the stream |

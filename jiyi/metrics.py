@@ -16,9 +16,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import REGISTRY
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from jiyi.conditions import CONDITIONS
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jiyi.conditions import Condition
     from jiyi.streams import GroupState
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -51,7 +54,7 @@ for _what in ("group", "namespace"):
     WIPES.labels(_what)
 WORKER_ERRORS = Counter(
     "jiyi_worker_errors_total",
-    "Errors after which a worker backed off, by code (connection, timeout, loading, busy, oom, readonly, misconf, ...).",
+    "Errors after which a worker backed off, by code (connection, timeout, loading, busy, oom, ...).",
     ["code"],
 )
 BATCH_SIZE = Histogram(
@@ -65,6 +68,13 @@ SEARCHABLE_SECONDS = Histogram(
     "jiyi_write_to_searchable_seconds",
     "Seconds from the event's entry in the stream to its place in the index.",
     buckets=_LAG,
+)
+SERVER_CONDITION = Gauge(
+    "jiyi_server_condition",
+    "1 while Redis is in a state that endangers the index, by name (eviction, replica, aof_off, disk_error, "
+    "memory_nearly_full).",
+    ["condition"],
+    multiprocess_mode="mostrecent",
 )
 STREAM_LAG = Gauge(
     "jiyi_stream_lag_entries",
@@ -102,6 +112,13 @@ def publish_state(state: GroupState) -> None:
     PENDING.set(state.pending)
     OLDEST_UNAPPLIED_SECONDS.set(state.oldest_unapplied_ms / 1000)
     CONSUMERS.set(state.consumers)
+
+
+def publish_conditions(found: Sequence[Condition]) -> None:
+    """Set the gauge of the server's conditions: 1 for those found, 0 for the others."""
+    names = {condition.name for condition in found}
+    for name in CONDITIONS:
+        SERVER_CONDITION.labels(name).set(name in names)
 
 
 def render() -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from jiyi import keys, metrics, scripts
+from jiyi.conditions import server_conditions
 from jiyi.connections import execute
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
@@ -49,6 +50,7 @@ class Housekeeping:
         if state is None:
             return
         metrics.publish_state(state)
+        metrics.publish_conditions(await server_conditions(self._database))
         await self._sweep_stream()
         for ns in await self._next_namespaces():
             try:
@@ -72,7 +74,7 @@ class Housekeeping:
                 count=sweep.lost,
                 after=sweep.read,
                 before=sweep.first or "the end of the stream",
-                reason="somebody removed them from the stream (XTRIM, XDEL, XADD with MAXLEN) before they were processed",
+                reason="somebody removed them from the stream (XTRIM, XDEL, MAXLEN) before they were processed",
             )
 
     async def _next_namespaces(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,7 +19,8 @@ from jiyi.logs import get_logger, id_hash
 from jiyi.packing import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
@@ -35,14 +37,24 @@ log = get_logger()
 class Pipeline:
     """Takes entries of the stream to their end: applied, or filed as dead letter, and acknowledged after.
 
+    `watching` gives a context in which each text is analysed (see `Watchdog`).
+
     Safe to run any number of times on the same entries, in any order and from any number of processes.
     """
 
-    def __init__(self, database: Database, stream: EventStream, analyzer: Analyzer, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        stream: EventStream,
+        analyzer: Analyzer,
+        settings: Settings,
+        watching: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._database = database
         self._stream = stream
         self._analyzer = analyzer
         self._settings = settings
+        self._watching = watching
         self._writer = IndexWriter(database, analyzer.fingerprint, observe=metrics.APPLY_SECONDS.observe)
         self._limiter = anyio.CapacityLimiter(_NAMESPACES_AT_ONCE)
 
@@ -104,10 +116,11 @@ class Pipeline:
                     await anyio.lowlevel.checkpoint()
                     sliced = len(text)
                 try:
-                    if len(text) > SLICE_CHARACTERS:
-                        change.terms = await anyio.to_thread.run_sync(self._analyzer.terms, text)
-                    else:
-                        change.terms = self._analyzer.terms(text)
+                    with self._watching():
+                        if len(text) > SLICE_CHARACTERS:
+                            change.terms = await anyio.to_thread.run_sync(self._analyzer.terms, text)
+                        else:
+                            change.terms = self._analyzer.terms(text)
                 except TooManyTerms as error:
                     await self.bury(entry, "too_many_terms", f"content: {error}")
                     continue

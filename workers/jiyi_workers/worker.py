@@ -14,7 +14,8 @@ from redis.exceptions import ResponseError
 
 from jiyi import metrics, scripts
 from jiyi.analysis import Analyzer
-from jiyi.connections import check_server, connect
+from jiyi.conditions import check_server
+from jiyi.connections import connect
 from jiyi.errors import UnavailableError
 from jiyi.index import IndexWriter
 from jiyi.logs import get_logger
@@ -22,6 +23,7 @@ from jiyi.streams import START, EventStream, Group
 from jiyi_workers.housekeeping import Housekeeping
 from jiyi_workers.pipeline import Pipeline
 from jiyi_workers.relief import Relief
+from jiyi_workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +54,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._watchdog = Watchdog(settings.document_timeout_ms / 1000)
         self._stopping = anyio.Event()
         self._slots = anyio.Semaphore(BATCHES_IN_FLIGHT)
         self._recover = False  # something failed: what we hold has to be read again
@@ -70,10 +73,10 @@ class Worker:
             stack.enter_context(suppress(_StoppedEarly))
             database = await self._connected(stack, 0)
             reading = await self._connected(stack, settings.block_ms)
-            await check_server(database)
+            await self._check_server(database)
             self._blocking = EventStream(reading, settings.stream, settings.group)
             self._stream = EventStream(database, settings.stream, settings.group)
-            self._pipeline = Pipeline(database, self._stream, analyzer, settings)
+            self._pipeline = Pipeline(database, self._stream, analyzer, settings, self._watchdog.watching)
             self._housekeeping = Housekeeping(database, self._stream, analyzer.fingerprint, settings)
             self._relief = Relief(self._stream, IndexWriter(database, analyzer.fingerprint), settings)
             await self._ensure_group()
@@ -92,6 +95,19 @@ class Worker:
             else:
                 stack.push_async_callback(database.aclose)
                 return database
+
+    async def _check_server(self, database: Database) -> None:
+        """Wait for a server that can be written to. Raises `UnsafeServerError` for one that would damage the index."""
+        while not self._stopping.is_set():
+            try:
+                found = await check_server(database)
+            except UnavailableError as error:
+                await self._back_off(error)
+            else:
+                for condition in found:
+                    log.warning("server_condition", condition=condition.name, message=condition.message)
+                return
+        raise _StoppedEarly
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as tasks:
