@@ -14,23 +14,28 @@ if TYPE_CHECKING:
     from jiyi.client import Client, SyncClient
     from jiyi.errors import (
         ApiError,
+        BacklogFullError,
         InvalidEventError,
         InvalidQueryError,
         JiyiError,
+        NotConfirmedError,
         ServerNotFoundError,
         SettingsError,
         UnavailableError,
     )
-    from jiyi.producer import Producer, SyncProducer
+    from jiyi.producer import Producer
+    from jiyi.sync_producer import SyncProducer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ApiError",
+    "BacklogFullError",
     "Client",
     "InvalidEventError",
     "InvalidQueryError",
     "JiyiError",
+    "NotConfirmedError",
     "Producer",
     "ServerNotFoundError",
     "SettingsError",
@@ -41,7 +46,7 @@ __all__ = [
     "errors",
 ]
 
-_CLASSES = {"Client": "client", "SyncClient": "client", "Producer": "producer", "SyncProducer": "producer"}
+_CLASSES = {"Client": "client", "SyncClient": "client", "Producer": "producer", "SyncProducer": "sync_producer"}
 """Where a name lives that is no error."""
 
 

@@ -1,105 +1,41 @@
-"""Producers: append write and delete events to the stream, from asyncio (`Producer`) or without (`SyncProducer`)."""
+"""`Producer`: append write and delete events to the stream from asyncio. `SyncProducer` is its twin without."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import msgspec
+from redis.exceptions import ResponseError
 
-from jiyi.connections import connect, connect_blocking, translated_errors
-from jiyi.errors import InvalidEventError
-from jiyi.events import Accepted, encode_delete, encode_write
-from jiyi.memories import DEFAULT_NAMESPACE, Memory, new_id, parse_id, parse_namespace
-from jiyi.settings import Settings
+from jiyi import confirmation, scripts
+from jiyi.appending import Appending, as_accepted, chunks, node_of, unraised
+from jiyi.backlog import WAIT_S
+from jiyi.connections import connect, translated_errors
+from jiyi.errors import UnavailableError
+from jiyi.events import Accepted
+from jiyi.memories import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self, Unpack
 
-    from jiyi.connections import BlockingDatabase, Database
+    from jiyi.appending import EncodedEvent, ProducerOptions
+    from jiyi.connections import Database
     from jiyi.memories import MemoryFields
 
-__all__ = ["Accepted", "EncodedEvent", "Producer", "SyncProducer", "encode"]
-
-PIPELINE_EVENTS = 500
-"""Most events of one round trip: its time is then spread thin over them."""
-PIPELINE_BYTES = 1_048_576
-"""Most bytes of one round trip (a single larger event travels alone), so that large memories do not pile up."""
+__all__ = ["Accepted", "Producer"]
 
 
-class EncodedEvent(NamedTuple):
-    """A checked event and the fields of its stream entry."""
-
-    id: str
-    ns: str
-    fields: dict[str, bytes]
-
-    def size(self) -> int:
-        """Give about the number of bytes that it takes on the wire."""
-        return sum(len(value) for value in self.fields.values())
-
-
-def encode(memory: Mapping[str, Any], max_content_bytes: int) -> EncodedEvent:
-    """Check a memory (the names of `MemoryFields`) and encode its write event.
-
-    Without an id it gets a new one. Raises `InvalidEventError` that names the field.
-    """
-    if not isinstance(memory, Mapping):
-        raise InvalidEventError("invalid_field", "", f"a memory must be a mapping, not {type(memory).__name__}")
-    fields = dict(memory)
-    given_id, given_ns = fields.pop("id", None), fields.pop("ns", None)
-    memory_id = new_id() if given_id is None else parse_id(given_id)
-    ns = DEFAULT_NAMESPACE if given_ns is None else parse_namespace(given_ns)
-    return EncodedEvent(memory_id, ns, encode_write(memory_id, ns, Memory.from_fields(fields, max_content_bytes)))
-
-
-class _Encoding:
-    """What both producers share: settings, and everything up to the command that is sent."""
-
-    def __init__(self, url: str | None = None, *, stream: str | None = None, settings: Settings | None = None) -> None:
-        base = Settings.from_environment() if settings is None else settings
-        self.settings = msgspec.structs.replace(
-            base,
-            redis_url=base.redis_url if url is None else url,
-            stream=base.stream if stream is None else stream,
-        )
-
-    def encode(self, memory: Mapping[str, Any]) -> EncodedEvent:
-        """Check and encode one memory without sending it; see `encode`."""
-        return encode(memory, self.settings.max_content_bytes)
-
-    def _encode_many(self, memories: Iterable[Mapping[str, Any]]) -> list[EncodedEvent]:
-        events = []
-        for i, memory in enumerate(memories):
-            try:
-                events.append(self.encode(memory))
-            except InvalidEventError as error:
-                message = str(error).removeprefix(f"{error.field}: ")
-                field = f"memories[{i}].{error.field}" if error.field else f"memories[{i}]"
-                raise InvalidEventError(error.code, field, message) from None
-        return events
-
-    @staticmethod
-    def _encode_delete(memory_id: str, ns: str) -> EncodedEvent:
-        memory_id, ns = parse_id(memory_id), parse_namespace(ns)
-        return EncodedEvent(memory_id, ns, encode_delete(memory_id, ns))
-
-    def _command(self, event: EncodedEvent) -> list[str | bytes]:
-        command: list[str | bytes] = ["XADD", self.settings.stream, "*"]
-        for name, value in event.fields.items():
-            command += (name, value)
-        return command
-
-
-class Producer(_Encoding):
+class Producer(Appending):
     """Appends events to the stream. Open it with `async with Producer(url)` or `await Producer.connect(url)`.
 
     `url` is that of Redis or Valkey, one server or any node of a cluster; without it `JIYI_REDIS_URL` counts,
     as `JIYI_STREAM` does for `stream`. One producer serves any number of concurrent tasks.
+
+    `confirm` says what a write waits for beyond the stream: "accepted" (nothing), "fsync" (the server has it on disk),
+    "replicated" (a replica has it). `when_full` says what it does while workers are too far behind: "raise"
+    `BacklogFullError`, or "wait". Deletes are never held back, and are accepted also while the server's memory is full.
 
     When a call raises `UnavailableError`, its outcome is unknown: the events may be on the stream or not.
     Repeating the call is harmless, since an identical rewrite changes nothing but the version of the memory.
@@ -110,20 +46,35 @@ class Producer(_Encoding):
     _database: Database | None = None
 
     @classmethod
-    async def connect(
-        cls, url: str | None = None, *, stream: str | None = None, settings: Settings | None = None
-    ) -> Self:
+    async def connect(cls, url: str | None = None, **options: Unpack[ProducerOptions]) -> Self:
         """Give an open producer, to be closed with `aclose`. Errors: see `open`."""
-        producer = cls(url, stream=stream, settings=settings)
+        producer = cls(url, **options)
         await producer.open()
         return producer
 
     async def open(self) -> None:
-        """Connect. Raises `ServerNotFoundError` without a URL, `SettingsError` for a bad one, `UnavailableError`."""
+        """Connect. Raises `ServerNotFoundError` without a URL, `SettingsError` for a bad one, `UnavailableError`.
+
+        `SettingsError` also when the server cannot confirm in the way that is asked for.
+        """
         if self._database is None:
             self._database = await connect(self.settings)
             # A cluster client raises when its pool is full; callers shall wait for each other instead.
             self._turns = anyio.CapacityLimiter(self.settings.max_pool)
+            try:
+                await self._probe(self._database)
+            except BaseException:
+                await self.aclose()
+                raise
+
+    async def _probe(self, database: Database) -> None:
+        """Ask for a confirmation of nothing: what cannot be confirmed shall be known before the first write."""
+        if self._confirmation is not None:
+            try:
+                with translated_errors():
+                    await database.execute_command(*self._confirmation, **node_of(database, self.settings.stream))
+            except ResponseError as error:
+                raise confirmation.refuse(self.settings, error) from None
 
     async def aclose(self) -> None:
         """Close the connections; the producer can be opened again."""
@@ -154,123 +105,62 @@ class Producer(_Encoding):
         All are checked before the first is sent: `InvalidEventError` names index and field
         (`memories[3].importance`). After an `UnavailableError` some may be on the stream; repeat all.
         """
-        return await self.send(self._encode_many(memories))
+        return await self.send(self.encode_many(memories))
 
     async def delete(self, id: str, *, ns: str = DEFAULT_NAMESPACE) -> Accepted:  # noqa: A002 - the field's name
         """Delete a memory; that there is none is no error. Errors as in `write`."""
-        return (await self.send([self._encode_delete(id, ns)]))[0]
+        return (await self.send([self.encode_delete(id, ns)]))[0]
 
     async def send(self, events: Sequence[EncodedEvent]) -> list[Accepted]:
-        """Append encoded events in their order, a bounded number a round trip."""
-        accepted: list[Accepted] = []
-        for chunk in _chunks(events):
-            accepted += _accepted(chunk, await self._append([self._command(event) for event in chunk]))
-        return accepted
+        """Append encoded events in their order, a bounded number a round trip.
 
-    async def _append(self, commands: list[list[str | bytes]]) -> list[Any]:
+        Raises `BacklogFullError` and `NotConfirmedError` besides the errors of `write_many`.
+        """
         if (database := self._database) is None:
             raise RuntimeError("the producer is not open: use `async with Producer(url) as producer`")
-        async with self._turns:
-            with translated_errors():
-                if len(commands) == 1:
-                    return [await database.execute_command(*commands[0])]
-                pipeline: Any = database.pipeline(transaction=False)
-                for command in commands:
-                    pipeline.execute_command(*command)
-                # The pipeline's own raising would put the beginning of the payload into the message.
-                return _unraised(await pipeline.execute(raise_on_error=False))
-
-
-class SyncProducer(_Encoding):
-    """`Producer` without asyncio, on blocking sockets; safe to share between threads.
-
-    Open it with `with SyncProducer(url) as producer` or `SyncProducer.connect(url)`. It sends the same bytes and
-    promises the same as `Producer`.
-    """
-
-    _database: BlockingDatabase | None = None
-
-    @classmethod
-    def connect(cls, url: str | None = None, *, stream: str | None = None, settings: Settings | None = None) -> Self:
-        """Give an open producer, to be closed with `close`. Errors: see `open`."""
-        producer = cls(url, stream=stream, settings=settings)
-        producer.open()
-        return producer
-
-    def open(self) -> None:
-        """Connect. Raises `ServerNotFoundError` without a URL, `SettingsError` for a bad one, `UnavailableError`."""
-        if self._database is None:
-            self._database = connect_blocking(self.settings)
-            self._turns = threading.BoundedSemaphore(self.settings.max_pool)
-
-    def close(self) -> None:
-        """Close the connections; the producer can be opened again."""
-        database, self._database = self._database, None
-        if database is not None:
-            database.close()
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def write(self, **memory: Unpack[MemoryFields]) -> Accepted:
-        """Write one memory; see `Producer.write`."""
-        return self.send([self.encode(memory)])[0]
-
-    def write_many(self, memories: Iterable[Mapping[str, Any]]) -> list[Accepted]:
-        """Write memories in their order, in few round trips; see `Producer.write_many`."""
-        return self.send(self._encode_many(memories))
-
-    def delete(self, id: str, *, ns: str = DEFAULT_NAMESPACE) -> Accepted:  # noqa: A002 - the field's name
-        """Delete a memory; see `Producer.delete`."""
-        return self.send([self._encode_delete(id, ns)])[0]
-
-    def send(self, events: Sequence[EncodedEvent]) -> list[Accepted]:
-        """Append encoded events in their order, a bounded number a round trip."""
         accepted: list[Accepted] = []
-        for chunk in _chunks(events):
-            accepted += _accepted(chunk, self._append([self._command(event) for event in chunk]))
+        for chunk in chunks(events):
+            await self._wait_for_room(database, chunk)
+            accepted += as_accepted(chunk, await self._append(database, chunk))
         return accepted
 
-    def _append(self, commands: list[list[str | bytes]]) -> list[Any]:
-        if (database := self._database) is None:
-            raise RuntimeError("the producer is not open: use `with SyncProducer(url) as producer`")
-        with self._turns, translated_errors():
-            if len(commands) == 1:
-                execute: Any = database.execute_command
-                return [execute(*commands[0])]
-            pipeline: Any = database.pipeline(transaction=False)
-            for command in commands:
-                pipeline.execute_command(*command)
-            return _unraised(pipeline.execute(raise_on_error=False))
+    async def _wait_for_room(self, database: Database, chunk: Sequence[EncodedEvent]) -> None:
+        backlog, count = self._backlog, sum(not event.deletes for event in chunk)
+        while count and backlog.must_look(count):
+            async with self._turns:
+                with translated_errors():
+                    backlog.looked(await database.execute_command("XLEN", self.settings.stream))
+            if backlog.has_room():
+                break
+            if not self._waits:
+                raise backlog.full()
+            await anyio.sleep(WAIT_S)
+        backlog.appended(len(chunk))
 
+    async def _append(self, database: Database, chunk: Sequence[EncodedEvent]) -> list[Any]:
+        async with self._turns:
+            try:
+                with translated_errors():
+                    if len(chunk) == 1 and self._confirmation is None:
+                        return [await database.execute_command(*self.command(chunk[0]))]
+                    return await self._append_many(database, chunk)
+            except UnavailableError as error:
+                if error.code != "oom" or not all(event.deletes for event in chunk):
+                    raise
+                return [await scripts.append_delete(database, self.settings.stream, event.fields) for event in chunk]
 
-def _chunks(events: Sequence[EncodedEvent]) -> Iterator[list[EncodedEvent]]:
-    """Split into round trips of bounded number and size."""
-    chunk: list[EncodedEvent] = []
-    size = 0
-    for event in events:
-        if chunk and (len(chunk) == PIPELINE_EVENTS or size + event.size() > PIPELINE_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(event)
-        size += event.size()
-    if chunk:
-        yield chunk
-
-
-def _accepted(events: Sequence[EncodedEvent], entries: Sequence[Any]) -> list[Accepted]:
-    return [Accepted(event.id, event.ns, entry.decode()) for event, entry in zip(events, entries, strict=True)]
-
-
-def _unraised(replies: list[Any]) -> list[Any]:
-    """Raise the first error among the replies of a pipeline, as the server gave it."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
+    async def _append_many(self, database: Database, chunk: Sequence[EncodedEvent]) -> list[Any]:
+        """Append in one round trip, and wait for the confirmation on the same connection."""
+        pipeline: Any = database.pipeline(transaction=False)
+        for event in chunk:
+            pipeline.execute_command(*self.command(event))
+        node = node_of(database, self.settings.stream)
+        if self._confirmation is not None:
+            pipeline.execute_command(*self._confirmation, **node)
+        # The pipeline's own raising would put the beginning of the payload into the message.
+        replies = await pipeline.execute(raise_on_error=False)
+        entries = unraised(replies[: len(chunk)])
+        if self._confirmation is not None:
+            moved = node != node_of(database, self.settings.stream)  # then the wrong node was asked
+            confirmation.require(self.settings, 0 if moved else replies[-1], [entry.decode() for entry in entries])
+        return entries

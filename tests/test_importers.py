@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import DATA
 
+from jiyi.appending import encode
 from jiyi.errors import JiyiError, SourceError
 from jiyi.importers import BadLine, Line, read_git, read_jsonl
-from jiyi.producer import encode
 
 SETS = sorted(path.parent.name for path in DATA.glob("*/docs.jsonl.gz"))
 

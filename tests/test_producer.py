@@ -18,13 +18,15 @@ from conftest import free_port, start_server, stop_server, wait_until
 from redis.asyncio import RedisCluster
 from redis.crc import key_slot
 
-from jiyi import memories, producer
+from jiyi import appending, memories
+from jiyi.appending import encode
 from jiyi.connections import connect
 from jiyi.errors import InvalidEventError, ServerNotFoundError, SettingsError, UnavailableError
 from jiyi.events import decode_event, parse_entry
 from jiyi.memories import FIELDS, MemoryFields, new_id
-from jiyi.producer import Producer, SyncProducer, encode
+from jiyi.producer import Producer
 from jiyi.settings import Settings
+from jiyi.sync_producer import SyncProducer
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +129,7 @@ async def test_both_producers_send_the_same_bytes(url, stream):
 @pytest.mark.parametrize("kind", [Producer, SyncProducer])
 async def test_write_many_keeps_the_order_over_many_round_trips(url, stream, kind, monkeypatch):
     """The same id may be in the list twice: then the later one has to win."""
-    monkeypatch.setattr(producer, "PIPELINE_EVENTS", 7)
+    monkeypatch.setattr(appending, "PIPELINE_EVENTS", 7)
     memories = [{"id": f"m{i % 3}", "content": str(i)} for i in range(100)]
     if kind is Producer:
         async with Producer(url, stream=stream.name) as writer:
@@ -142,10 +144,10 @@ async def test_write_many_keeps_the_order_over_many_round_trips(url, stream, kin
 
 def test_round_trips_are_bounded_in_number_and_bytes():
     small, large = encode({"content": "x"}, 10**6), encode({"content": "x" * 400_000}, 10**6)
-    sizes = [len(chunk) for chunk in producer._chunks([small] * 1_001)]
+    sizes = [len(chunk) for chunk in appending.chunks([small] * 1_001)]
     assert sizes == [500, 500, 1]
-    assert [len(chunk) for chunk in producer._chunks([large] * 5)] == [2, 2, 1]
-    assert list(producer._chunks([])) == []
+    assert [len(chunk) for chunk in appending.chunks([large] * 5)] == [2, 2, 1]
+    assert list(appending.chunks([])) == []
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ async def test_nothing_is_sent_when_a_field_is_wrong(redis_url, fields, field):
     assert caught.value.field == field
     for attempt in (writer, sync_writer):
         with pytest.raises(InvalidEventError) as caught:
-            attempt._encode_many([{"content": "fine"}, fields])
+            attempt.encode_many([{"content": "fine"}, fields])
         assert caught.value.field == f"memories[1].{field}"
         assert str(caught.value).startswith(f"memories[1].{field}: ")
         assert str(caught.value).count(f"{field}: ") == 1

@@ -14,20 +14,21 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from jiyi import keys
+from jiyi.appending import encode
 from jiyi.cli.context import Json, console, database, fail, friendly_errors, messages, print_json, settings_with_server
 from jiyi.connections import execute
 from jiyi.errors import InvalidEventError
 from jiyi.events import parse_entry
 from jiyi.importers import BadLine, Line, read_git, read_jsonl
 from jiyi.memories import from_camel
-from jiyi.producer import Producer, encode
+from jiyi.producer import Producer
 from jiyi.streams import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from jiyi.appending import EncodedEvent
     from jiyi.connections import Database
-    from jiyi.producer import EncodedEvent
     from jiyi.settings import Settings
 
 _LINES_AT_ONCE = 500
