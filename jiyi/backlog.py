@@ -8,6 +8,8 @@ from jiyi.errors import BacklogFullError
 
 LOOK_S = 0.25
 """How long a look at the stream is good for; a limit need not be exact, and every look is a round trip."""
+CHUNKS_PER_LOOK = 10
+"""Round trips between two looks within one call, so that calls of moderate size are accepted as a whole or not."""
 WAIT_S = 0.5
 """The pause of a producer that waits for room: workers trim the stream every few seconds at most."""
 
@@ -46,9 +48,10 @@ class Backlog:
         """Count events that were appended."""
         self._length += count
 
-    def full(self) -> BacklogFullError:
-        """Make the error for a producer that does not wait."""
+    def full(self, written: int) -> BacklogFullError:
+        """Make the error for a producer that does not wait, of whose events the first `written` are on the stream."""
+        done = f"Only the first {written} events were written" if written else "Nothing was written"
         return BacklogFullError(
             f"{self._length} events wait on the stream, the limit (JIYI_MAX_BACKLOG) is {self._limit}: workers are "
-            "behind. Nothing was written; try again later, and start more workers: jiyi worker --processes N"
+            f"behind. {done}; try again later, and start more workers: jiyi worker --processes N"
         )

@@ -218,5 +218,10 @@ def _decoded(response: HTTPResponse, body: bytes, answer: type[Answer]) -> Answe
     message = told.message or f"the reader answered {status} {response.reason}"
     if status in _AWAY:
         retry_after = response.headers.get("Retry-After", "").strip()
-        raise UnavailableError(message, retry_after_s=float(retry_after) if retry_after.isdecimal() else 1.0)
+        retry_after_s = float(retry_after) if retry_after.isdecimal() else 1.0
+        raise (
+            BacklogFullError(message, retry_after_s)
+            if told.code == "backlog_full"
+            else UnavailableError(message, retry_after_s, code=told.code)
+        )
     raise ApiError(status, told.code, message)

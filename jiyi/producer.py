@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from jiyi import confirmation, scripts
 from jiyi.appending import Appending, as_accepted, chunks, node_of, unraised
-from jiyi.backlog import WAIT_S
+from jiyi.backlog import CHUNKS_PER_LOOK, WAIT_S
 from jiyi.connections import connect, translated_errors
 from jiyi.errors import UnavailableError
 from jiyi.events import Accepted
@@ -119,12 +119,14 @@ class Producer(Appending):
         if (database := self._database) is None:
             raise RuntimeError("the producer is not open: use `async with Producer(url) as producer`")
         accepted: list[Accepted] = []
-        for chunk in chunks(events):
-            await self._wait_for_room(database, chunk)
+        for i, chunk in enumerate(chunks(events)):
+            if i % CHUNKS_PER_LOOK == 0:
+                await self._wait_for_room(database, chunk, len(accepted))
             accepted += as_accepted(chunk, await self._append(database, chunk))
+            self._backlog.appended(len(chunk))
         return accepted
 
-    async def _wait_for_room(self, database: Database, chunk: Sequence[EncodedEvent]) -> None:
+    async def _wait_for_room(self, database: Database, chunk: Sequence[EncodedEvent], written: int) -> None:
         backlog, count = self._backlog, sum(not event.deletes for event in chunk)
         while count and backlog.must_look(count):
             async with self._turns:
@@ -133,9 +135,8 @@ class Producer(Appending):
             if backlog.has_room():
                 break
             if not self._waits:
-                raise backlog.full()
+                raise backlog.full(written)
             await anyio.sleep(WAIT_S)
-        backlog.appended(len(chunk))
 
     async def _append(self, database: Database, chunk: Sequence[EncodedEvent]) -> list[Any]:
         async with self._turns:

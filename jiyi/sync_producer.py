@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from jiyi import confirmation, scripts
 from jiyi.appending import Appending, as_accepted, chunks, node_of, unraised
-from jiyi.backlog import WAIT_S
+from jiyi.backlog import CHUNKS_PER_LOOK, WAIT_S
 from jiyi.connections import connect_blocking, translated_errors
 from jiyi.errors import UnavailableError
 from jiyi.memories import DEFAULT_NAMESPACE
@@ -94,12 +94,14 @@ class SyncProducer(Appending):
         if (database := self._database) is None:
             raise RuntimeError("the producer is not open: use `with SyncProducer(url) as producer`")
         accepted: list[Accepted] = []
-        for chunk in chunks(events):
-            self._wait_for_room(database, chunk)
+        for i, chunk in enumerate(chunks(events)):
+            if i % CHUNKS_PER_LOOK == 0:
+                self._wait_for_room(database, chunk, len(accepted))
             accepted += as_accepted(chunk, self._append(database, chunk))
+            self._backlog.appended(len(chunk))
         return accepted
 
-    def _wait_for_room(self, database: BlockingDatabase, chunk: Sequence[EncodedEvent]) -> None:
+    def _wait_for_room(self, database: BlockingDatabase, chunk: Sequence[EncodedEvent], written: int) -> None:
         backlog, count = self._backlog, sum(not event.deletes for event in chunk)
         execute: Any = database.execute_command
         while count and backlog.must_look(count):
@@ -108,9 +110,8 @@ class SyncProducer(Appending):
             if backlog.has_room():
                 break
             if not self._waits:
-                raise backlog.full()
+                raise backlog.full(written)
             time.sleep(WAIT_S)
-        backlog.appended(len(chunk))
 
     def _append(self, database: BlockingDatabase, chunk: Sequence[EncodedEvent]) -> list[Any]:
         with self._turns:

@@ -12,10 +12,12 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from jiyi.errors import (
     AnalyzerMismatchError,
+    BacklogFullError,
     CorruptIndexError,
     InvalidEventError,
     InvalidQueryError,
     JiyiError,
+    NotConfirmedError,
     UnavailableError,
 )
 from jiyi.logs import get_logger
@@ -29,6 +31,7 @@ log = get_logger()
 _MEANINGS = {
     400: "The request is wrong; the message names the field or parameter",
     404: "There is no such memory",
+    429: "Too many events wait for the workers; Retry-After says when to write again",
     413: "The body, or a part of it, is larger than is accepted",
     503: "Redis cannot be asked now, or not this index; Retry-After says when to ask again",
 }
@@ -72,8 +75,15 @@ def unavailable(_: Request[Any, Any, Any], error: JiyiError) -> Response[Failure
     """503: not now."""
     if isinstance(error, UnavailableError):
         return answer(503, "unavailable", str(error), retry_headers(error))
+    if isinstance(error, NotConfirmedError):
+        return answer(503, "not_confirmed", str(error), {"Retry-After": "1"})
     code = next((word for kind, word in _REFUSALS.items() if isinstance(error, kind)), "unavailable")
     return answer(503, code, str(error), {"Retry-After": "10"})
+
+
+def backlog_full(_: Request[Any, Any, Any], error: BacklogFullError) -> Response[FailureBody]:
+    """429: workers are too far behind for more writes."""
+    return answer(429, "backlog_full", str(error), {"Retry-After": str(max(1, round(error.retry_after_s)))})
 
 
 def http_failure(_: Request[Any, Any, Any], error: HTTPException) -> Response[FailureBody]:
@@ -111,6 +121,7 @@ def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[Fa
 HANDLERS: dict[int | type[Exception], Any] = {
     InvalidEventError: refused,
     InvalidQueryError: refused,
+    BacklogFullError: backlog_full,
     JiyiError: unavailable,
     HTTPException: http_failure,
     RecursionError: too_deep,

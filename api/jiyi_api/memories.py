@@ -77,7 +77,7 @@ class ReadinessList(msgspec.Struct, rename="camel"):
     status_code=202,
     summary="Write one memory or many",
     before_request=refuse_unknown,
-    responses=documented(400, 413, 503),
+    responses=documented(400, 413, 429, 503),
 )
 async def write_memories(data: WriteBody, service: Service) -> AcceptedMemory | AcceptedMemories:
     """Accept whole memories: a write replaces the memory of that id. All are checked before any is accepted."""

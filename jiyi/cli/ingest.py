@@ -91,7 +91,7 @@ async def _ingest(source: str | None, git: Path | None, ns: str | None, limit: i
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
                TextColumn("{task.fields[count]:,} memories, {task.fields[rate]:,.0f}/s"),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    async with Producer(settings=settings) as producer:
+    async with Producer(settings=settings, when_full="wait") as producer:
         started = time.perf_counter()
         with Progress(*columns, console=messages, transient=True) as progress:
             task = progress.add_task("appending", total=getattr(lines, "bytes_total", None), count=0, rate=0.0)
