@@ -18,7 +18,7 @@ import msgspec
 
 from jiyi import __version__
 from jiyi.answers import ErrorAnswer, ErrorBody
-from jiyi.errors import ApiError, SettingsError, UnavailableError
+from jiyi.errors import ApiError, BacklogFullError, SettingsError, UnavailableError
 
 MAX_CONNECTIONS = 20
 """Connections that are kept for the next request."""
@@ -219,9 +219,7 @@ def _decoded(response: HTTPResponse, body: bytes, answer: type[Answer]) -> Answe
     if status in _AWAY:
         retry_after = response.headers.get("Retry-After", "").strip()
         retry_after_s = float(retry_after) if retry_after.isdecimal() else 1.0
-        raise (
-            BacklogFullError(message, retry_after_s)
-            if told.code == "backlog_full"
-            else UnavailableError(message, retry_after_s, code=told.code)
-        )
+        if told.code == "backlog_full":
+            raise BacklogFullError(message, retry_after_s)
+        raise UnavailableError(message, retry_after_s, code=told.code)
     raise ApiError(status, told.code, message)
