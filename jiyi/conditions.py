@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from redis.asyncio import RedisCluster
 
 from jiyi.connections import translated_errors
 from jiyi.errors import UnavailableError, UnsafeServerError
@@ -25,13 +26,16 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 async def server_conditions(database: Database) -> list[Condition]:
-    """Look at the server, or at every node of the cluster, and give what is wrong with any; each condition once."""
+    """Look at the server, or at every primary of the cluster, and give what is wrong with any; each condition once."""
     with translated_errors():
-        info: Any = await database.info()
-    nodes = info.values() if _per_node(info) else [info]
+        if isinstance(database, RedisCluster):
+            info: Any = await database.info(target_nodes=RedisCluster.PRIMARIES)
+            nodes = info.values() if _per_node(info) else [info]
+        else:
+            nodes = [await database.info()]
     found: dict[str, Condition] = {}
     for node in nodes:
-        for condition in _conditions(node, in_cluster=nodes is not info and len(nodes) > 1):
+        for condition in _conditions(node):
             found.setdefault(condition.name, condition)
     return list(found.values())
 
@@ -50,7 +54,7 @@ async def check_server(database: Database) -> list[Condition]:
     return list(found.values())
 
 
-def _conditions(node: dict[str, Any], *, in_cluster: bool) -> list[Condition]:
+def _conditions(node: dict[str, Any]) -> list[Condition]:
     found = []
     if (policy := node.get("maxmemory_policy", "noeviction")) != "noeviction":
         found.append(
@@ -60,7 +64,7 @@ def _conditions(node: dict[str, Any], *, in_cluster: bool) -> list[Condition]:
                 "Set it with: CONFIG SET maxmemory-policy noeviction",
             )
         )
-    if node.get("role") == "slave" and not in_cluster:
+    if node.get("role") == "slave":
         found.append(Condition("replica", "the server is a replica; JIYI_REDIS_URL must lead to the primary"))
     if not node.get("aof_enabled", 1):
         found.append(
@@ -85,5 +89,5 @@ def _conditions(node: dict[str, Any], *, in_cluster: bool) -> list[Condition]:
 
 
 def _per_node(info: dict[str, Any]) -> bool:
-    """Tell a cluster's answer (node → section) from one server's (field → value)."""
-    return bool(info) and all(isinstance(value, dict) and "redis_version" in value for value in info.values())
+    """Tell the answers of several nodes (node → fields) from that of one (field → value)."""
+    return "redis_version" not in info

@@ -50,7 +50,6 @@ class Housekeeping:
         if state is None:
             return
         metrics.publish_state(state)
-        metrics.publish_conditions(await server_conditions(self._database))
         await self._sweep_stream()
         for ns in await self._next_namespaces():
             try:
@@ -64,6 +63,7 @@ class Housekeeping:
             metrics.DEAD_LETTERS_KEPT.set(self._letters)
             self._letters = 0
         await self._drop_consumers()
+        metrics.publish_conditions(await server_conditions(self._database))
 
     async def _sweep_stream(self) -> None:
         sweep = await self._stream.sweep()

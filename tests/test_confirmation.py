@@ -1,0 +1,125 @@
+"""Writes that wait until the server has them on disk, or a replica has them."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+
+import anyio.to_thread
+import pytest
+import redis
+from conftest import free_port, start_server, stop_server
+
+from jiyi.errors import NotConfirmedError, SettingsError
+from jiyi.producer import Producer
+from jiyi.settings import Settings
+from jiyi.sync_producer import SyncProducer
+
+pytestmark = pytest.mark.anyio
+
+AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
+
+
+@contextmanager
+def server_on(folder, *options):
+    port = free_port()
+    folder.mkdir()
+    process = start_server(folder, port, *options)
+    client = redis.Redis(port=port, protocol=2)
+    try:
+        yield client, Settings(redis_url=f"redis://127.0.0.1:{port}", confirm_ms=3_000)
+    finally:
+        client.close()
+        stop_server(process)
+
+
+def knows_waitaof(client):
+    return client.execute_command("COMMAND", "INFO", "WAITAOF") != [None]
+
+
+async def use(kind, settings, confirm, action):
+    """Run an action with an open producer of either kind."""
+    if kind is Producer:
+        async with Producer(settings=settings, confirm=confirm) as producer:
+            result = action(producer)
+            return await result if inspect.isawaitable(result) else result
+
+    def sync():
+        with SyncProducer(settings=settings, confirm=confirm) as producer:
+            return action(producer)
+
+    return await anyio.to_thread.run_sync(sync)
+
+
+@pytest.fixture(params=[Producer, SyncProducer], ids=["async", "sync"])
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
+async def test_a_confirmed_write_is_on_disk(tmp_path, kind, cluster):
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port())) if cluster else ()
+    with server_on(tmp_path / "s", *AOF, *options) as (client, settings):
+        if cluster:
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+            while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
+                pass
+        if not knows_waitaof(client):
+            pytest.skip("this server has no WAITAOF")
+        accepted = await use(kind, settings, "fsync", lambda producer: producer.write(id="m", content="x"))
+        many = await use(kind, settings, "fsync", lambda one: one.write_many({"content": "y"} for _ in range(1_200)))
+        # The very files, as a crash of the machine would leave them at worst: nothing is flushed by us.
+        written = b"".join(path.read_bytes() for path in (tmp_path / "s" / "appendonlydir").glob("*.incr.aof"))
+        for event in (accepted, many[0], many[-1]):
+            assert event.id.encode() in written
+        assert client.info("persistence")["aof_pending_bio_fsync"] == 0
+        assert client.xlen(settings.stream) == 1_201
+
+
+async def test_without_a_file_a_confirmation_is_refused_before_the_first_write(tmp_path, kind):
+    with (
+        server_on(tmp_path / "s") as (client, settings),
+        pytest.raises(SettingsError, match="append-only file is off|does not know WAITAOF"),
+    ):
+        await use(kind, settings, "fsync", lambda producer: producer.write(content="x"))
+    assert client.connection_pool is not None
+
+
+async def test_a_server_without_the_command_is_named(tmp_path, kind):
+    with (
+        server_on(tmp_path / "s", *AOF, "--rename-command", "WAITAOF", "") as (_, settings),
+        pytest.raises(SettingsError, match=r"does not know WAITAOF, which came with Redis 7\.2"),
+    ):
+        await use(kind, settings, "fsync", lambda producer: producer.write(content="x"))
+
+
+async def test_what_no_replica_has_is_accepted_but_not_confirmed(tmp_path, kind):
+    with server_on(tmp_path / "s") as (client, settings):
+        settings = Settings(redis_url=settings.redis_url, confirm_ms=50)
+        with pytest.raises(NotConfirmedError, match="did not confirm within 50 ms that they are copied") as caught:
+            await use(kind, settings, "replicated", lambda producer: producer.write(content="x"))
+        (entry,) = caught.value.entries
+        assert [row[0].decode() for row in client.execute_command("XRANGE", settings.stream, "-", "+")] == [entry]
+
+
+async def test_what_a_replica_has_is_confirmed(tmp_path, kind):
+    with server_on(tmp_path / "p", "--repl-diskless-sync-delay", "0") as (primary, settings):
+        with server_on(tmp_path / "r") as (replica, _):
+            host, port = "127.0.0.1", primary.connection_pool.connection_kwargs["port"]
+            replica.execute_command("REPLICAOF", host, port)
+            while replica.info("replication")["master_link_status"] != "up":
+                pass
+            await use(kind, settings, "replicated", lambda producer: producer.write(id="m", content="x"))
+            assert replica.xlen(settings.stream) == 1
+
+
+async def test_the_error_of_an_append_is_not_hidden_by_its_confirmation(tmp_path, kind):
+    with server_on(tmp_path / "s") as (client, settings):
+        client.set(settings.stream, "no stream")
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            await use(kind, settings, "replicated", lambda producer: producer.delete("m"))
+
+
+def test_a_confirmation_must_come_before_the_connection_gives_up():
+    with pytest.raises(SettingsError, match="JIYI_CONFIRM_MS is 5000; it must be below JIYI_REDIS_TIMEOUT_MS"):
+        Settings.from_environment({"JIYI_CONFIRM_MS": "5000"})
