@@ -152,7 +152,9 @@ class IndexWriter:
     async def _announce(self, ns: str, epoch: str) -> None:
         """Add the namespace to the set of all before anything is applied in it (again after a wipe)."""
         if self._announced.get(ns) != epoch:
-            await execute(self._database, "SADD", keys.NAMESPACES, ns)
+            # Looked at first: a server whose memory is full refuses to add even what is there.
+            if not await execute(self._database, "SISMEMBER", keys.NAMESPACES, ns):
+                await execute(self._database, "SADD", keys.NAMESPACES, ns)
             self._announced[ns] = epoch
 
 

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Create the consumer group, and the stream, at the very beginning, and start its account.
 --
 -- Guarantee: both or neither; a group that exists is left alone. Never at `$`: that would skip what was accepted

@@ -1,4 +1,4 @@
-"""A document that takes for ever ends the process, whatever it is stuck in; a document that is done in time does not."""
+"""A document that takes for ever ends the process, whatever it is stuck in; one that is done in time does not."""
 
 from __future__ import annotations
 
