@@ -29,4 +29,4 @@ async def healthz() -> dict[str, str]:
 async def readyz(service: Service) -> Response[Health]:
     """200 when a search would be answered now, else 503; the checks say why."""
     health = await service.health()
-    return Response(health, status_code=200 if health.status == "ready" else 503)
+    return Response(health, status_code=503 if health.status == "not ready" else 200)
