@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from faults.proxy import Connection
+    from faults.connections import Connection
 
     Predicate = Callable[["Request"], bool]
     Action = Callable[["Request"], Any]
