@@ -8,8 +8,10 @@ switch off: when a pipeline of the blocking cluster client breaks, it sends what
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.lowlevel
@@ -20,7 +22,7 @@ from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from jiyi.errors import ServerNotFoundError, SettingsError, UnavailableError, UnsafeServerError
+from jiyi.errors import ServerNotFoundError, SettingsError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,16 +40,18 @@ _Pool = TypeVar("_Pool", BlockingConnectionPool, redis.BlockingConnectionPool)
 _MARGIN_MS = 5_000
 """How much longer than BLOCK the client waits for a blocking read."""
 
-_AWAY = (
-    exceptions.ConnectionError,  # also LOADING (BusyLoadingError) and a pool that stays empty
-    exceptions.TimeoutError,
-    exceptions.ClusterDownError,
-    exceptions.ReadOnlyError,
-    exceptions.OutOfMemoryError,
-    exceptions.MasterDownError,
-    exceptions.TryAgainError,
-    OSError,
+_AWAY: tuple[tuple[type[Exception], str, float], ...] = (
+    (exceptions.BusyLoadingError, "loading", 1.0),
+    (exceptions.TimeoutError, "timeout", 1.0),
+    (exceptions.ReadOnlyError, "readonly", 2.0),
+    (exceptions.OutOfMemoryError, "oom", 10.0),
+    (exceptions.ClusterDownError, "cluster", 2.0),
+    (exceptions.MasterDownError, "cluster", 2.0),
+    (exceptions.TryAgainError, "cluster", 1.0),
+    (exceptions.ConnectionError, "connection", 1.0),  # also a pool that stays empty
+    (OSError, "connection", 1.0),
 )
+"""What the library raises when a server cannot answer now: our code for it, and when to ask again, in seconds."""
 _RAW_COMMANDS = (
     "XREADGROUP",
     "XAUTOCLAIM",
@@ -59,8 +63,24 @@ _RAW_COMMANDS = (
     "XINFO CONSUMERS",
 )
 """Commands whose replies `jiyi.streams` decodes itself: the library's dicts would hide a field given twice."""
-_AWAY_CODES = frozenset({"BUSY", "MISCONF", "UNKILLABLE", "CLUSTERDOWN", "NOREPLICAS", "OOM"})
-"""First words of error replies for which the library has no class."""
+_AWAY_CODES = {
+    "BUSY": ("busy", 1.0),
+    "UNKILLABLE": ("busy", 2.0),
+    "MISCONF": ("misconf", 5.0),
+    "NOREPLICAS": ("noreplicas", 2.0),
+    "CLUSTERDOWN": ("cluster", 2.0),
+    "OOM": ("oom", 10.0),
+}
+"""The same by the first words of error replies for which the library has no class."""
+_EXPLAINED = {
+    "loading": "it is loading its data",
+    "readonly": "it is a replica; writes go to the primary",
+    "oom": "its memory is full (maxmemory); writes wait until there is room, deletes and reads go on",
+    "busy": "it is busy with a long script or command",
+    "misconf": "it cannot write its data to disk (MISCONF)",
+    "noreplicas": "too few replicas are connected to it (min-replicas-to-write)",
+    "cluster": "no node of the cluster serves the key now",
+}
 
 
 class _Cluster(RedisCluster):
@@ -81,7 +101,8 @@ async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
     """
     options = _options(settings, Retry(NoBackoff(), 0), block_ms)
     pool = _pool(BlockingConnectionPool, settings, 1 if block_ms else settings.max_pool, options)
-    pool.connection_class = packing_in_c(pool.connection_class)
+    processes = ServerProcesses()
+    pool.connection_class = identifying(packing_in_c(pool.connection_class), processes)
     client = Redis.from_pool(pool)
     try:
         with _connecting():
@@ -90,6 +111,7 @@ async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
         await client.aclose()
         raise
     if not mode.get("cluster_enabled"):
+        _PROCESSES[client] = processes
         return _with_raw_streams(client)
     await client.aclose()
     with _connecting():
@@ -99,6 +121,7 @@ async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
         for node in cluster.startup_nodes:
             node.connection_class = kind
         await cluster.initialize()
+    _PROCESSES[cluster] = processes
     return _with_raw_streams(cluster)
 
 
@@ -160,6 +183,55 @@ def _connecting() -> Iterator[None]:
             ) from None
 
 
+class ServerProcesses:
+    """The server process that was last met at each address, by the run id that it chose when it started."""
+
+    def __init__(self) -> None:
+        self.run_ids: dict[str, str] = {}
+
+
+_PROCESSES: WeakKeyDictionary[Database, ServerProcesses] = WeakKeyDictionary()
+
+
+def server_of(database: Database, key: str) -> str:
+    """Name the server process that answers for a key.
+
+    Another name than before means that what was read earlier may belong to a history that is lost: a server that
+    was restarted or replaced may lack the last writes of the one before it, and has had others since. The name is
+    right as of the last answer: each new connection asks, and no connection to an earlier process is used again.
+    """
+    processes = _PROCESSES[database].run_ids
+    if isinstance(database, Redis):
+        return next(iter(processes.values()), "")
+    node = database.get_node_from_key(key)
+    return f"{node.name} {processes.get(node.name, '')}" if node else ""
+
+
+def identifying(connection: type[AbstractConnection], processes: ServerProcesses) -> type[AbstractConnection]:
+    """Derive a connection class that learns which server process it talks to, and refuses when there is a newer one.
+
+    After a failover behind one address the old server may live on: a connection to it must not be used beside
+    connections to the new one.
+    """
+
+    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
+        self.run_id = None  # while the connection is made, its commands pass
+        await connection.on_connect_check_health(self, check_health=check_health)
+        await self.send_command("INFO", "server", check_health=False)
+        info = await self.read_response()
+        found = re.search(rb"^run_id:(\w+)", info, re.MULTILINE)
+        self.address = self.path if hasattr(self, "path") else f"{self.host}:{self.port}"
+        self.run_id = processes.run_ids[self.address] = found[1].decode() if found else ""
+
+    def pack_command(self: Any, *arguments: Any) -> list[bytes]:
+        if self.run_id is not None and processes.run_ids[self.address] != self.run_id:
+            raise exceptions.ConnectionError("another server process has taken over at this address")
+        return connection.pack_command(self, *arguments)
+
+    methods = {"on_connect_check_health": on_connect_check_health, "pack_command": pack_command, "run_id": None}
+    return type(connection.__name__, (connection,), methods)
+
+
 def packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnection]:
     """Derive a connection class that packs commands with hiredis.
 
@@ -186,24 +258,6 @@ def _as_it_came(reply: Any, **_options: Any) -> Any:
     return reply
 
 
-async def check_server(database: Database) -> None:
-    """Raise `UnsafeServerError` if the server would evict index keys when its memory is full."""
-    with translated_errors():
-        memory: Any = await database.info("memory")
-    nodes = memory.values() if _per_node(memory) else [memory]
-    policies = {node.get("maxmemory_policy", "noeviction") for node in nodes}
-    if policies != {"noeviction"}:
-        raise UnsafeServerError(
-            f"the server's maxmemory-policy is {', '.join(sorted(policies))}: it would evict parts of the index. "
-            "Set it with: CONFIG SET maxmemory-policy noeviction"
-        )
-
-
-def _per_node(info: dict[str, Any]) -> bool:
-    """Tell a cluster's answer (node → section) from one server's (field → value)."""
-    return bool(info) and all(isinstance(value, dict) for value in info.values())
-
-
 async def execute(database: Database, *command: Any) -> Any:
     """Run one command to its end, also when the caller is cancelled.
 
@@ -212,7 +266,13 @@ async def execute(database: Database, *command: Any) -> Any:
     """
     await anyio.lowlevel.checkpoint_if_cancelled()  # behind the shield nobody would notice
     with translated_errors(), anyio.CancelScope(shield=True):
-        return await database.execute_command(*command)
+        try:
+            return await database.execute_command(*command)
+        except exceptions.ReadOnlyError:
+            # Our address may lead to another server by now, but only new connections get there.
+            if isinstance(database, Redis):
+                await database.connection_pool.disconnect(inuse_connections=False)
+            raise
     raise AssertionError  # a shielded scope swallows nothing; the type checker cannot know
 
 
@@ -221,13 +281,21 @@ def translated_errors() -> Iterator[None]:
     """Turn the client library's "not now" errors into `UnavailableError`; others pass."""
     try:
         yield
-    except _AWAY as error:
-        raise UnavailableError(f"Redis does not answer: {type(error).__name__}") from error
     except exceptions.RedisClusterException:
         # Without the cause: its message may show the command, and so a memory.
-        raise UnavailableError("Redis does not answer: no node of the cluster serves the key") from None
-    except exceptions.ResponseError as error:
-        code = str(error).partition(" ")[0]
-        if code in _AWAY_CODES:
-            raise UnavailableError(f"Redis refuses for now: {code}", retry_after_s=2.0) from error
+        raise _unavailable("cluster", 2.0, "") from None
+    except (exceptions.RedisError, OSError) as error:
+        for kind, code, retry_after_s in _AWAY:
+            if isinstance(error, kind):
+                raise _unavailable(code, retry_after_s, type(error).__name__) from error
+        if isinstance(error, exceptions.ResponseError):
+            word = str(error).partition(" ")[0]
+            if word in _AWAY_CODES:
+                raise _unavailable(*_AWAY_CODES[word], word) from error
         raise
+
+
+def _unavailable(code: str, retry_after_s: float, name: str) -> UnavailableError:
+    if code in _EXPLAINED:
+        return UnavailableError(f"Redis cannot do it now: {_EXPLAINED[code]}", retry_after_s, code=code)
+    return UnavailableError(f"Redis does not answer: {name}", retry_after_s, code=code)

@@ -20,7 +20,10 @@ _PAGE = 500
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead letter. `letter` is its id in the dead-letter stream, `entry` the id of the event that failed."""
+    """One dead letter. `letter` is its id in the dead-letter stream, `entry` the version of the event that failed.
+
+    The version is the id of the event's stream entry, and stays that of the first one when it is replayed.
+    """
 
     ns: str
     letter: str
@@ -58,15 +61,19 @@ async def find(database: Database, ns: str, letter: str) -> DeadLetter | None:
     return _decode(ns, letter, rows[0][1]) if rows else None
 
 
-async def replay(database: Database, stream: str, letter: DeadLetter) -> str:
-    """Append the event again; gives the new entry id.
+async def replay(database: Database, stream: str, letter: DeadLetter) -> str | None:
+    """Append the event again; gives its new place on the stream, None when the letter is gone.
 
-    The event keeps its original entry id as version (`origin`), so it cannot undo what was written later. The
-    memory stays marked as failed until the event is processed.
+    The event keeps its version (`origin`), so it cannot undo what was written later; ask for readiness with that.
+    The memory stays marked as failed until the event is processed. When this breaks off, the letter may be there
+    still, and the event on the stream as well: replaying it once more is harmless.
     """
-    flat = [part for pair in _replayed(letter) for part in pair]
-    entry = await execute(database, "XADD", stream, "*", *flat)
-    await execute(database, "XDEL", keys.dead_key(letter.ns), letter.letter)
+    if not await scripts.begin_replay(database, letter.ns, letter.letter, letter.entry):
+        return None
+    fields, versioned = _replayed(letter)
+    entry = await execute(database, "XADD", stream, "*", *(part for pair in fields for part in pair))
+    field = scripts.failed_field(letter.id, letter.entry)
+    await scripts.drop_letter(database, letter.ns, letter.letter, field, letter.entry, replayed=versioned)
     return str(entry.decode())
 
 
@@ -76,18 +83,22 @@ async def drop(database: Database, letter: DeadLetter) -> bool:
     return await scripts.drop_letter(database, letter.ns, letter.letter, field, letter.entry)
 
 
-def _replayed(letter: DeadLetter) -> Sequence[tuple[bytes, bytes]]:
+def _replayed(letter: DeadLetter) -> tuple[Sequence[tuple[bytes, bytes]], bool]:
+    """Give the fields to append, and whether they carry the version.
+
+    What cannot be read cannot be given one: it will most likely fail again, as an event of its own.
+    """
     fields = dict(letter.fields)
-    origin = fields.get(b"origin", letter.entry.encode())
     if b"payload" not in fields:
-        return [*(pair for pair in letter.fields if pair[0] != b"origin"), (b"origin", origin)]
+        origin = (b"origin", letter.entry.encode())
+        return [*(pair for pair in letter.fields if pair[0] != b"origin"), origin], True
     try:
         named = msgpack.unpackb(fields[b"payload"], raw=False)
-    except (ValueError, TypeError, msgpack.UnpackException):
-        return letter.fields  # it cannot be read, so it cannot be given an origin: it will fail again
-    if isinstance(named, dict):
-        named.setdefault("origin", letter.entry)
-    return [(b"payload", msgpack.packb(named, use_bin_type=False))]
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return letter.fields, False
+    if not isinstance(named, dict):
+        return letter.fields, False
+    return [(b"payload", msgpack.packb({**named, "origin": letter.entry}, use_bin_type=False))], True
 
 
 def _decode(ns: str, letter: str, flat: Sequence[bytes]) -> DeadLetter:

@@ -11,7 +11,9 @@ Workers decide between retry and dead letter by these types, never by message te
     * InvalidEventError             the event can never be applied; it belongs into the dead-letter stream
     * InvalidQueryError             a search request is wrong; the message names the parameter
     * AnalyzerMismatchError         a namespace was indexed with another analyzer; run `jiyi reindex`
-    * UnavailableError              Redis or the reader is away for now; try again
+    * UnavailableError              Redis or the reader is away for now; `code` says in which way; try again
+    * BacklogFullError              workers are too far behind; nothing was written; try again later, or let it wait
+    * NotConfirmedError             accepted, but not confirmed as durable in time; it may or may not survive a crash
     * CorruptIndexError             a stored value is not what its key promises; run `jiyi check`
     * ApiError                      the reader answered with an error (raised by the client)
     * SourceError                   what `jiyi ingest` shall read cannot be read; the message names it and says why
@@ -79,11 +81,32 @@ class AnalyzerMismatchError(JiyiError):
 
 
 class UnavailableError(JiyiError):
-    """Redis, or the reader, cannot answer right now; `retry_after_s` says when to ask again."""
+    """Redis, or the reader, cannot answer right now; `retry_after_s` says when to ask again.
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+    `code` is a stable word for programs and metrics: `connection` and `timeout` (after these the outcome of a write
+    is unknown), `loading`, `busy`, `oom`, `readonly`, `misconf`, `noreplicas`, `cluster`, `conflict`, `starting`.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0, *, code: str = "connection") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.code = code
+
+
+class BacklogFullError(JiyiError):
+    """More events wait for the workers than `JIYI_MAX_BACKLOG`; nothing was written. Ask again in `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: float = 2.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotConfirmedError(JiyiError):
+    """The events are on the stream (`entries`), but the server did not confirm in time that they are durable."""
+
+    def __init__(self, message: str, entries: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.entries = entries
 
 
 class CorruptIndexError(JiyiError):

@@ -115,6 +115,18 @@ def identify(fields: Sequence[tuple[bytes, bytes]]) -> tuple[str, str | None]:
     return ns, memory_id
 
 
+def version_of(entry: str, fields: Sequence[tuple[bytes, bytes]]) -> str:
+    """Version of an entry that could not be decoded: its `origin` where that can be read, else its own id."""
+    try:
+        origin: Any = _named(fields).get("origin")
+    except InvalidEventError:
+        origin = next((value.decode(errors="replace") for name, value in fields if name == b"origin"), None)
+    try:
+        return _version(entry, origin)
+    except InvalidEventError:
+        return entry
+
+
 def _named(fields: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for raw_name, raw_value in fields:

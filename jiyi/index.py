@@ -14,7 +14,7 @@ from jiyi import keys, scripts
 from jiyi.connections import execute
 from jiyi.errors import AnalyzerMismatchError, UnavailableError
 from jiyi.events import parse_entry
-from jiyi.packing import Prepared, old_document, pack
+from jiyi.packing import Prepared, Reservation, old_document, pack
 from jiyi.scripts import ApplyStatus, PrepareStatus
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class IndexWriter:
         between processes; a change that is applied already changes nothing. `again` applies stored versions
         once more (re-analysis; expiry) and never anything else.
 
+        Changes that are all deletes are applied also while the server's memory is full.
+
         Raises `AnalyzerMismatchError` when the namespace was analysed in another way, and `UnavailableError`
         when Redis is away: then some of the changes may be applied, and applying all again is harmless.
         """
@@ -72,7 +74,7 @@ class IndexWriter:
             if not waiting:
                 return [outcomes[i] for i in range(len(changes))]
             await anyio.sleep(random.uniform(0, 0.002 * (attempt + 1)))  # noqa: S311 - jitter
-        raise UnavailableError("too many conflicts with other workers on the same memories")
+        raise UnavailableError("too many conflicts with other workers on the same memories", code="conflict")
 
     @staticmethod
     def _newest(changes: Sequence[Change], outcomes: dict[int, Outcome]) -> list[int]:
@@ -94,7 +96,8 @@ class IndexWriter:
         self, ns: str, changes: Sequence[Change], waiting: list[int], outcomes: dict[int, Outcome], *, again: bool
     ) -> list[int]:
         """Prepare and apply what waits; gives what has to be tried again."""
-        epoch, prepared = await self._prepare(ns, [changes[i] for i in waiting], again=again)
+        frees = all(changes[i].memory is None for i in waiting)
+        reservation, prepared = await self._prepare(ns, [changes[i] for i in waiting], again=again, allow_oom=frees)
         jobs: list[tuple[int, Prepared]] = []
         for i, found in zip(waiting, prepared, strict=True):
             if isinstance(found, Outcome):
@@ -102,10 +105,12 @@ class IndexWriter:
             else:
                 jobs.append((i, found))
         left: list[int] = []
-        for call in _calls(jobs):
-            key_names, arguments = pack(ns, epoch, self._analyzer, [job for _, job in call], time.time_ns() // 10**6)
+        calls = list(_calls(jobs))
+        for call in calls:
+            batch, last = [job for _, job in call], call is calls[-1]
+            key_names, arguments = pack(ns, reservation, self._analyzer, batch, time.time_ns() // 10**6, last=last)
             started = time.perf_counter()
-            status = await scripts.apply_events(self._database, key_names, arguments)
+            status = await scripts.apply_events(self._database, key_names, arguments, allow_oom=frees)
             self._observe(time.perf_counter() - started)
             if status is ApplyStatus.OK:
                 for i, job in call:
@@ -115,22 +120,26 @@ class IndexWriter:
         return left
 
     async def _prepare(
-        self, ns: str, changes: Sequence[Change], *, again: bool
-    ) -> tuple[str, list[Prepared | Outcome]]:
+        self, ns: str, changes: Sequence[Change], *, again: bool, allow_oom: bool = False
+    ) -> tuple[Reservation, list[Prepared | Outcome]]:
+        token = secrets.token_hex(8)
         raw_epoch, analyzer, *rest = await scripts.prepare_events(
             self._database,
             ns,
-            epoch=secrets.token_hex(8),
+            token=token,
+            now_ms=time.time_ns() // 10**6,
             analyzer=self._analyzer,
             again=again,
             ids=[change.id for change in changes],
             versions=[(change.version, change.version_hash) for change in changes],
+            allow_oom=allow_oom,
         )
         if not rest:
             raise AnalyzerMismatchError(ns, analyzer.decode(), self._analyzer)
         epoch = raw_epoch.decode()
         await self._announce(ns, epoch)
-        doc, states = int(rest[0]), rest[1:]
+        first, states = int(rest[0]), rest[1:]
+        doc = first
         prepared: list[Prepared | Outcome] = []
         for change, (status, *stored) in zip(changes, states, strict=True):
             found = _prepared(change, PrepareStatus(status), stored)
@@ -138,7 +147,7 @@ class IndexWriter:
                 found.doc = doc
                 doc += 1
             prepared.append(found)
-        return epoch, prepared
+        return Reservation(epoch, token if doc > first else ""), prepared
 
     async def _announce(self, ns: str, epoch: str) -> None:
         """Add the namespace to the set of all before anything is applied in it (again after a wipe)."""

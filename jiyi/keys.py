@@ -14,9 +14,12 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 | `stats:{ns}` | hash | `docs`, `tokens`, `next_doc`, `analyzer`, `epoch` | as the namespace |
 | `tombstones:{ns}` | sorted set | id → milliseconds of the deleting entry | as the tombstones |
 | `expiries:{ns}` | sorted set | id → `expires_at` in milliseconds | as the memory |
+| `reservations:{ns}` | sorted set | token of a call that holds document numbers → its time | until applied, or a day |
 | `dead:{ns}` | stream | dead letters | until dropped or replayed |
-| `failed:{ns}` | hash | id → entry and reason of its last dead letter | as the dead letter |
+| `letters:{ns}` | hash | version of a dead event → its letter, or `replayed` and that | until dropped or processed |
+| `failed:{ns}` | hash | id → version and reason of its last dead letter | as the dead letter |
 | `namespaces` | set | every namespace ever written | for ever |
+| `processed:{stream}` | hash | per consumer group: entries acknowledged, lost, added before it | as the stream |
 
 Filters (tags, author, ...) are terms too, `@author:alice`; see `filter_term`.
 """
@@ -99,14 +102,30 @@ def expiries_key(namespace: str) -> str:
     return f"expiries:{{{encode_namespace(namespace)}}}"
 
 
+def reservations_key(namespace: str) -> str:
+    """Sorted set of the document numbers given to calls that are under way."""
+    return f"reservations:{{{encode_namespace(namespace)}}}"
+
+
 def dead_key(namespace: str) -> str:
     """Dead-letter stream of a namespace."""
     return f"dead:{{{encode_namespace(namespace)}}}"
 
 
+def letters_key(namespace: str) -> str:
+    """Hash of the versions that may still come back out of the dead-letter stream."""
+    return f"letters:{{{encode_namespace(namespace)}}}"
+
+
 def failed_key(namespace: str) -> str:
     """Hash from memory id to its last dead letter."""
     return f"failed:{{{encode_namespace(namespace)}}}"
+
+
+def processed_key(stream: str) -> str:
+    """Account of a stream's consumer groups, in the stream's own cluster slot."""
+    tagged = re.search(r"\{[^}]+\}", stream)
+    return f"processed:{stream}" if tagged else f"processed:{{{stream}}}"
 
 
 def applied_channel(namespace: str) -> str:

@@ -16,9 +16,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import REGISTRY
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from jiyi.conditions import CONDITIONS
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jiyi.conditions import Condition
     from jiyi.streams import GroupState
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -35,9 +38,25 @@ EVENTS = Counter(
 DEAD_LETTERS = Counter("jiyi_dead_letters_total", "Events moved to the dead-letter stream, by reason code.", ["code"])
 CLAIMED = Counter("jiyi_claimed_total", "Pending entries taken over from consumers that stopped working on them.")
 EVENTS_LOST = Counter(
-    "jiyi_events_lost_total", "Accepted entries that vanished from the stream before they were applied.", ["reason"]
+    "jiyi_events_lost_total",
+    "Accepted entries that somebody removed from the stream before they were processed, by what is gone "
+    "(entries, or the whole stream).",
+    ["what"],
 )
-WORKER_ERRORS = Counter("jiyi_worker_errors_total", "Errors after which a worker backed off, by type.", ["type"])
+for _what in ("entries", "stream"):
+    EVENTS_LOST.labels(_what)  # from the start, for an alert sees no increase in what was not there before
+WIPES = Counter(
+    "jiyi_wipes_total",
+    "Times that something was found removed and made again, by what it was (group, namespace).",
+    ["what"],
+)
+for _what in ("group", "namespace"):
+    WIPES.labels(_what)
+WORKER_ERRORS = Counter(
+    "jiyi_worker_errors_total",
+    "Errors after which a worker backed off, by code (connection, timeout, loading, busy, oom, ...).",
+    ["code"],
+)
 BATCH_SIZE = Histogram(
     "jiyi_batch_size", "Entries in one batch read from the stream.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 )
@@ -49,6 +68,13 @@ SEARCHABLE_SECONDS = Histogram(
     "jiyi_write_to_searchable_seconds",
     "Seconds from the event's entry in the stream to its place in the index.",
     buckets=_LAG,
+)
+SERVER_CONDITION = Gauge(
+    "jiyi_server_condition",
+    "1 while Redis is in a state that endangers the index, by name (eviction, replica, aof_off, disk_error, "
+    "memory_nearly_full).",
+    ["condition"],
+    multiprocess_mode="mostrecent",
 )
 STREAM_LAG = Gauge(
     "jiyi_stream_lag_entries",
@@ -86,6 +112,13 @@ def publish_state(state: GroupState) -> None:
     PENDING.set(state.pending)
     OLDEST_UNAPPLIED_SECONDS.set(state.oldest_unapplied_ms / 1000)
     CONSUMERS.set(state.consumers)
+
+
+def publish_conditions(found: Sequence[Condition]) -> None:
+    """Set the gauge of the server's conditions: 1 for those found, 0 for the others."""
+    names = {condition.name for condition in found}
+    for name in CONDITIONS:
+        SERVER_CONDITION.labels(name).set(name in names)
 
 
 def render() -> bytes:

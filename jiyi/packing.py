@@ -176,10 +176,26 @@ class _Batch:
         return buckets, terms, arguments
 
 
-def pack(
-    ns: str, epoch: str, analyzer: str, batch: Sequence[Prepared], now_ms: int
+class Reservation(msgspec.Struct, frozen=True):
+    """What `prepare_events` gave for a batch: the epoch, and the token of its reserved numbers ("": none)."""
+
+    epoch: str
+    token: str
+
+
+def pack(  # noqa: PLR0913 - the script's contract
+    ns: str,
+    reservation: Reservation,
+    analyzer: str,
+    batch: Sequence[Prepared],
+    now_ms: int,
+    *,
+    last: bool,
 ) -> tuple[list[str], list[Argument]]:
-    """Give the keys and arguments of one `apply_events.lua` call for prepared changes of distinct memories."""
+    """Give the keys and arguments of one `apply_events.lua` call for prepared changes of distinct memories.
+
+    `last` says that no other call of this reservation follows.
+    """
     collected = _Batch(ns)
     for prepared in batch:
         collected.add(prepared)
@@ -192,12 +208,14 @@ def pack(
         keys.tombstones_key(ns),
         keys.expiries_key(ns),
         keys.failed_key(ns),
+        keys.reservations_key(ns),
         *collected.memory_keys,
         *blocks,
         *buckets,
         *terms,
     ]
-    header: list[Argument] = [epoch, analyzer, now_ms, len(batch), len(blocks), len(buckets)]
+    header: list[Argument] = [reservation.epoch, analyzer, now_ms, len(batch), len(blocks), len(buckets)]
     header += (collected.docs_delta, collected.tokens_delta, b"".join(collected.journal))
     header += (len(keys.index_prefix(ns).encode()), generation.to_bytes(4, "little"))
+    header += (reservation.token, "1" if last and reservation.token else "0")
     return key_names, [*header, *collected.events, *block_arguments, *term_arguments]

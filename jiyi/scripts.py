@@ -19,7 +19,7 @@ from jiyi import keys
 from jiyi.connections import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from importlib.resources.abc import Traversable
 
     from jiyi.connections import Database
@@ -44,6 +44,7 @@ class ApplyStatus(IntEnum):
     CONFLICT = 1
     EPOCH_CHANGED = 2
     ANALYZER_CHANGED = 3
+    RESERVATION_LOST = 4
 
 
 class Script(NamedTuple):
@@ -66,9 +67,26 @@ def load(name: str) -> Script:
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-async def call(database: Database, name: str, key_names: Sequence[str], arguments: Sequence[Argument]) -> Any:
-    """Run a script. Raises `UnavailableError` when the server cannot answer now."""
-    script = load(name)
+@cache
+def allowing_oom(name: str) -> Script:
+    """Give the variant of a script that also runs while the server's memory is full: the same code, another flag."""
+    source = load(name).source.replace("#!lua\n", "#!lua flags=allow-oom\n", 1)
+    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+async def call(
+    database: Database,
+    name: str,
+    key_names: Sequence[str],
+    arguments: Sequence[Argument],
+    *,
+    allow_oom: bool = False,
+) -> Any:
+    """Run a script. Raises `UnavailableError` when the server cannot answer now.
+
+    `allow_oom` is for calls that free more memory than they take.
+    """
+    script = allowing_oom(name) if allow_oom else load(name)
     try:
         return await execute(database, "EVALSHA", script.sha, len(key_names), *key_names, *arguments)
     except NoScriptError:
@@ -79,24 +97,29 @@ async def prepare_events(  # noqa: PLR0913 - the script's contract
     database: Database,
     ns: str,
     *,
-    epoch: str,
+    token: str,
+    now_ms: int,
     analyzer: str,
     again: bool,
     ids: Sequence[str],
     versions: Sequence[tuple[str, str]],
+    allow_oom: bool = False,
 ) -> list[Any]:
     """Answer of `prepare_events.lua` for (version, version hash) pairs of the memories `ids`."""
-    key_names = [keys.stats_key(ns), *(keys.memory_key(ns, memory_id) for memory_id in ids)]
-    arguments: list[Argument] = [epoch, analyzer, "1" if again else "0"]
+    key_names = [keys.stats_key(ns), keys.reservations_key(ns)]
+    key_names += [keys.memory_key(ns, memory_id) for memory_id in ids]
+    arguments: list[Argument] = [token, now_ms, analyzer, "1" if again else "0"]
     for version, version_hash in versions:
         arguments += (version, version_hash)
-    reply: list[Any] = await call(database, "prepare_events", key_names, arguments)
+    reply: list[Any] = await call(database, "prepare_events", key_names, arguments, allow_oom=allow_oom)
     return reply
 
 
-async def apply_events(database: Database, key_names: Sequence[str], arguments: Sequence[Argument]) -> ApplyStatus:
+async def apply_events(
+    database: Database, key_names: Sequence[str], arguments: Sequence[Argument], *, allow_oom: bool = False
+) -> ApplyStatus:
     """Run `apply_events.lua` on what `jiyi.packing` packed."""
-    return ApplyStatus(await call(database, "apply_events", key_names, arguments))
+    return ApplyStatus(await call(database, "apply_events", key_names, arguments, allow_oom=allow_oom))
 
 
 async def read_index(
@@ -118,18 +141,19 @@ async def read_index(
     return reply
 
 
-async def read_ids(database: Database, ns: str, docs: Sequence[int]) -> list[bytes | None]:
-    """Memory ids of document numbers, None where the document has died."""
-    reply: list[bytes | None] = await call(database, "read_ids", [keys.ids_key(ns, doc) for doc in docs], docs)
+async def read_ids(database: Database, ns: str, docs: Sequence[int], *, epoch: str) -> list[bytes | None]:
+    """Memory ids of an epoch's document numbers, None where the document has died or the epoch is over."""
+    key_names = [keys.stats_key(ns), *(keys.ids_key(ns, doc) for doc in docs)]
+    reply: list[bytes | None] = await call(database, "read_ids", key_names, [epoch, *docs])
     return reply
 
 
 async def read_documents(
-    database: Database, ns: str, ids: Sequence[str], fields: Sequence[str]
+    database: Database, ns: str, ids: Sequence[str], fields: Sequence[str], *, epoch: str = ""
 ) -> list[list[bytes | None]]:
-    """Values of `fields` of the memories `ids`, all as they are at one instant."""
-    key_names = [keys.memory_key(ns, memory_id) for memory_id in ids]
-    reply: list[list[bytes | None]] = await call(database, "read_documents", key_names, fields)
+    """Values of `fields` of the memories `ids`, all as they are at one instant; all None after the `epoch` given."""
+    key_names = [keys.stats_key(ns), *(keys.memory_key(ns, memory_id) for memory_id in ids)]
+    reply: list[list[bytes | None]] = await call(database, "read_documents", key_names, [epoch, *fields])
     return reply
 
 
@@ -145,7 +169,7 @@ async def dead_letter(  # noqa: PLR0913 - the script's contract
     ns: str,
     memory_id: str | None,
     *,
-    entry: str,
+    version: str,
     code: str,
     reason: str,
     now_ms: int,
@@ -153,21 +177,63 @@ async def dead_letter(  # noqa: PLR0913 - the script's contract
     fields: Sequence[tuple[bytes, bytes]],
 ) -> bool:
     """File an event as dead letter; False when it was filed before."""
-    arguments: list[Argument] = [failed_field(memory_id, entry), entry, code, reason, now_ms, deliveries]
+    arguments: list[Argument] = [failed_field(memory_id, version), version, code, reason, now_ms, deliveries]
     for name, value in fields:
         arguments += (name, value)
-    return bool(await call(database, "dead_letter", [keys.dead_key(ns), keys.failed_key(ns)], arguments))
+    return bool(await call(database, "dead_letter", _letter_keys(ns), arguments))
 
 
-def failed_field(memory_id: str | None, entry: str) -> str:
+def _letter_keys(ns: str) -> list[str]:
+    return [keys.dead_key(ns), keys.failed_key(ns), keys.letters_key(ns)]
+
+
+def failed_field(memory_id: str | None, version: str) -> str:
     """Field of `failed:{ns}` for a dead letter; no memory id holds a zero byte."""
-    return memory_id if memory_id is not None else f"\0{entry}"
+    return memory_id if memory_id is not None else f"\0{version}"
 
 
-async def drop_letter(database: Database, ns: str, letter: str, field: str, entry: str) -> bool:
-    """Remove a dead letter and its memory's mark; False when neither was there."""
-    key_names = [keys.dead_key(ns), keys.failed_key(ns)]
-    return bool(await call(database, "drop_letter", key_names, [letter, field, entry]))
+async def drop_letter(  # noqa: PLR0913 - the script's contract
+    database: Database, ns: str, letter: str, field: str, version: str, *, replayed: bool = False
+) -> bool:
+    """Remove a dead letter, and unless it was `replayed` what marks its memory; False when it was gone."""
+    arguments = [letter, field, version, "1" if replayed else "0"]
+    return bool(await call(database, "drop_letter", _letter_keys(ns), arguments))
+
+
+async def begin_replay(database: Database, ns: str, letter: str, version: str) -> bool:
+    """Note that a dead letter's event is about to be appended again; False when there is no such letter."""
+    key_names = [keys.dead_key(ns), keys.letters_key(ns)]
+    return bool(await call(database, "begin_replay", key_names, [letter, version]))
+
+
+async def settle_replay(database: Database, ns: str, memory_id: str, version: str) -> bool:
+    """Note that a replayed event has been processed; False when nothing had to be changed."""
+    return bool(await call(database, "settle_replay", _letter_keys(ns), [memory_id, version]))
+
+
+async def append_delete(database: Database, stream: str, fields: Mapping[str, bytes]) -> bytes:
+    """Append a delete event to the stream, also while the server's memory is full; gives the entry id."""
+    flat = [part for pair in fields.items() for part in pair]
+    reply: bytes = await call(database, "append_delete", [stream], flat)
+    return reply
+
+
+async def create_group(database: Database, stream: str, group: str) -> list[Any]:
+    """Answer of `create_group.lua`."""
+    reply: list[Any] = await call(database, "create_group", [stream, keys.processed_key(stream)], [group])
+    return reply
+
+
+async def acknowledge(database: Database, stream: str, group: str, entries: Sequence[str]) -> int:
+    """Acknowledge processed entries; gives how many were pending until now."""
+    key_names = [stream, keys.processed_key(stream)]
+    return int(await call(database, "acknowledge", key_names, [group, *entries]))
+
+
+async def sweep_stream(database: Database, stream: str, group: str) -> list[Any]:
+    """Answer of `sweep_stream.lua`."""
+    reply: list[Any] = await call(database, "sweep_stream", [stream, keys.processed_key(stream)], [group])
+    return reply
 
 
 async def remove_consumer(database: Database, stream: str, group: str, consumer: str, *, idle_ms: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -39,6 +40,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     claim_idle_ms: int = 30_000  # an entry pending for this long is taken over by another worker
     sweep_ms: int = 5_000  # how often workers look for such entries and trim what is done
     max_deliveries: int = 5  # an entry delivered more often goes to the dead letters
+    document_timeout_ms: int = 10_000  # a worker that analyses one memory for longer ends itself and starts anew
+    max_backlog: int = 250_000  # entries on the stream from which on producers are refused or wait; 0: no limit
+    confirm: Literal["accepted", "fsync", "replicated"] = "accepted"  # what a write waits for, beyond the stream
+    confirm_ms: int = 1_000  # how long it waits for that
     drain_ms: int = 10_000  # how long a stopping process may finish what it holds
     max_content_bytes: int = 65_536  # largest content of one memory, in UTF-8
     max_terms: int = 10_000  # most distinct terms of one memory
@@ -81,7 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def validate(self) -> None:
         """Raise `SettingsError` where a number is out of its range or two settings contradict each other."""
-        may_be_zero = {"redis_port", "metrics_port"}
+        may_be_zero = {"redis_port", "metrics_port", "max_backlog"}
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -91,6 +96,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("redis_port", "api_port", "metrics_port"):
             if getattr(self, name) > 65_535:  # noqa: PLR2004 - the largest TCP port
                 raise SettingsError(f"{PREFIX}{name.upper()} is {getattr(self, name)}; a port is at most 65535")
+
+        if self.confirm_ms >= self.redis_timeout_ms:
+            raise SettingsError(
+                f"{PREFIX}CONFIRM_MS is {self.confirm_ms}; it must be below {PREFIX}REDIS_TIMEOUT_MS "
+                f"({self.redis_timeout_ms}), or the connection gives up before the server has answered"
+            )
+        if "}" in self.stream and not re.search(r"\{[^}]+\}", self.stream):
+            raise SettingsError(
+                f"{PREFIX}STREAM is {self.stream!r}; a brace must be part of a hash tag like {{events}}"
+            )
 
     def to_environment(self) -> dict[str, str]:
         """Give the variables that make a child process build these same settings."""

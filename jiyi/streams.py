@@ -5,10 +5,12 @@ Replies are decoded here, from RESP2 as it comes off the wire.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from jiyi import scripts
 from jiyi.connections import execute
 from jiyi.events import parse_entry
 
@@ -35,6 +37,23 @@ class Claim(NamedTuple):
     deleted: list[str]  # pending entries that no longer exist in the stream
 
 
+class Sweep(NamedTuple):
+    """What `sweep` removed and found. What was lost unread lay between `read` and `first`."""
+
+    removed: int
+    lost: int  # entries that somebody else removed before they were processed, found now
+    read: str  # the last entry read at the last look
+    first: str  # the first entry that is there now, "" for none
+
+
+class Group(IntEnum):
+    """What `ensure_group` found: the group was there, is new, or had been removed and is made again."""
+
+    EXISTS = 0
+    NEW = 1
+    AGAIN = 2
+
+
 class GroupState(NamedTuple):
     """How far a consumer group is behind. Ages are milliseconds against the caller's clock, never negative."""
 
@@ -56,18 +75,12 @@ class EventStream:
     async def _run(self, *command: str | int) -> Any:
         return await execute(self._database, *command)
 
-    async def ensure_group(self) -> bool:
-        """Create the group, and the stream, at the very beginning; False when it is there already.
+    async def ensure_group(self) -> Group:
+        """Create the group, and the stream, at the very beginning, unless it is there already.
 
         Never at `$`: that would skip what was accepted before the first worker came.
         """
-        try:
-            await self._run("XGROUP", "CREATE", self.name, self._group, "0", "MKSTREAM")
-        except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):
-                raise
-            return False
-        return True
+        return Group(int((await scripts.create_group(self._database, self.name, self._group))[0]))
 
     async def read_new(self, consumer: str, count: int, block_ms: int) -> list[Entry]:
         """Read entries that nobody has read yet; waits up to `block_ms` for the first."""
@@ -100,6 +113,11 @@ class EventStream:
 
     async def acknowledge(self, entries: Sequence[str]) -> None:
         """Mark entries as processed."""
+        if entries:
+            await scripts.acknowledge(self._database, self.name, self._group, entries)
+
+    async def give_up(self, entries: Sequence[str]) -> None:
+        """Let go of pending entries that no longer exist; `sweep` counts them as lost."""
         if entries:
             await self._run("XACK", self.name, self._group, *entries)
 
@@ -135,21 +153,17 @@ class EventStream:
         """Name, pending and idle (ms) of every consumer of the group."""
         return [_pairs(row) for row in await self._run("XINFO", "CONSUMERS", self.name, self._group)]
 
-    async def trim(self) -> int:
-        """Remove what every group on the stream has processed; never an unread or pending entry.
+    async def sweep(self) -> Sweep | None:
+        """Remove what every group on the stream has processed, and find out what somebody else has removed.
 
-        The floor only moves up while we look, so entries that come meanwhile are safe.
+        Never an unread or pending entry. None when the stream or the group does not exist.
         """
-        floors = []
-        for group in await self._groups():
-            name = group["name"].decode()
-            pending = await self._run("XPENDING", self.name, name)
-            ms, sequence = parse_entry(group["last-delivered-id"].decode())
-            floors.append(parse_entry(pending[1].decode()) if pending[1] is not None else (ms, sequence + 1))
-        if not floors:
-            return 0
-        ms, sequence = min(floors)
-        return int(await self._run("XTRIM", self.name, "MINID", f"{ms}-{sequence}"))
+        reply = await scripts.sweep_stream(self._database, self.name, self._group)
+        return Sweep(int(reply[0]), int(reply[1]), reply[2].decode(), reply[3].decode()) if reply else None
+
+    async def after(self, entry: str, count: int) -> list[Entry]:
+        """Read up to `count` entries after this one, whoever has read or processed them."""
+        return _entries(await self._run("XRANGE", self.name, f"({entry}", "+", "COUNT", count))
 
     async def _groups(self) -> list[dict[str, Any]]:
         try:

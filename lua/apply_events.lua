@@ -5,12 +5,14 @@
 --   any answer but OK, and any error, comes before the first write. Applying the same batch again answers
 --   CONFLICT, since its fences have moved.
 --
--- KEYS[1..5]   stats:{ns}, journal:{ns}, tombstones:{ns}, expiries:{ns}, failed:{ns}
--- KEYS[6..]    memory:{ns}:<id> per event; then ids:{ns}:<block> per block; then terms:{ns}:<bucket> per
+-- KEYS[1..6]   stats:{ns}, journal:{ns}, tombstones:{ns}, expiries:{ns}, failed:{ns}, reservations:{ns}
+-- KEYS[7..]    memory:{ns}:<id> per event; then ids:{ns}:<block> per block; then terms:{ns}:<bucket> per
 --              bucket; then index:{ns}:<term> per term, in the order of the buckets' terms
 -- ARGV[1..10]  epoch, analyzer, now (epoch ms), number of events, of id blocks, of buckets, docs delta,
 --              tokens delta, journal records, length of the prefix `index:{ns}:` in bytes
 -- ARGV[11]     generation for postings that leave their bucket now (u32, 4 bytes): unique in this epoch
+-- ARGV[12..13] token under which `prepare_events` has reserved the batch's numbers ("": it needs none); "1": this is
+--              the reservation's last call
 -- then per event:  op (w write, d delete, f move the fence only), id, the fence that prepare_events found
 --              ("<entry> <doc>", each empty where there is none), version, milliseconds of the version,
 --              expires_at ("": never), number of hash fields and values, and these
@@ -19,20 +21,23 @@
 --              its new postings ("" for none) and the numbers of its documents that die (u32 each)
 --
 -- Returns 0 OK, 1 CONFLICT (a fence has moved: prepare again), 2 EPOCH_CHANGED (the namespace was wiped or
---   re-created: prepare again), 3 ANALYZER_CHANGED.
+--   re-created: prepare again), 3 ANALYZER_CHANGED, 4 RESERVATION_LOST (the server has lost what it had promised:
+--   prepare again).
 
 local stats, journal, tombstones, expiries, failed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local OK, CONFLICT, EPOCH_CHANGED, ANALYZER_CHANGED = 0, 1, 2, 3
+local reservations = KEYS[6]
+local OK, CONFLICT, EPOCH_CHANGED, ANALYZER_CHANGED, RESERVATION_LOST = 0, 1, 2, 3, 4
 local INLINE_BYTES, GENERATION_BYTES, CHUNK = 60, 4, 1000
 local epoch, analyzer, now = ARGV[1], ARGV[2], ARGV[3]
 local event_count, block_count, bucket_count = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local docs_delta, tokens_delta, journal_records = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local term_from, generation = tonumber(ARGV[10]) + 1, ARGV[11]
-local first_memory = 6
+local token, releases = ARGV[12], ARGV[13] == '1'
+local first_memory = 7
 local first_block = first_memory + event_count
 local first_bucket = first_block + block_count
 local first_term = first_bucket + bucket_count
-local at = 12 -- next unread argument
+local at = 14 -- next unread argument
 
 local function take()
   local value = ARGV[at]
@@ -67,6 +72,9 @@ if counters[1] ~= epoch then
 end
 if counters[2] ~= analyzer then
   return ANALYZER_CHANGED
+end
+if token ~= '' and not redis.call('ZSCORE', reservations, token) then
+  return RESERVATION_LOST
 end
 local journal_bytes = redis.call('STRLEN', journal)
 local has_tombstones = redis.call('ZCARD', tombstones) > 0
@@ -254,6 +262,9 @@ end
 
 if #journal_records > 0 then
   redis.call('APPEND', journal, (journal_bytes == 0 and '\0\0\0\0' or '') .. journal_records)
+end
+if releases then
+  redis.call('ZREM', reservations, token)
 end
 if docs_delta ~= 0 then
   redis.call('HINCRBY', stats, 'docs', docs_delta)

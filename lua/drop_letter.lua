@@ -1,28 +1,30 @@
-#!lua
--- Remove a dead letter, and the mark of its memory unless a later letter has set it.
+#!lua flags=allow-oom
+-- Remove a dead letter.
 --
--- Guarantee: both or neither.
+-- Guarantee: all or nothing. The mark of its memory goes with it, unless a later letter has set that, or the letter
+--   has been replayed: then the mark and the version's place in `letters` stay until the event is processed.
 --
--- KEYS[1..2]   dead:{ns}, failed:{ns}
--- ARGV[1]      id of the letter in the dead-letter stream ("": only the mark)
--- ARGV[2]      field of `failed` ("": only the letter)
--- ARGV[3]      entry id of the dead event
+-- KEYS[1..3]   dead:{ns}, failed:{ns}, letters:{ns}
+-- ARGV[1]      id of the letter in the dead-letter stream
+-- ARGV[2]      field of `failed`
+-- ARGV[3]      version of the dead event
+-- ARGV[4]      "1": the event has been replayed
 --
--- Returns 1 when something was removed, else 0.
+-- Returns 1 when the letter was there, else 0.
 
-local dead, failed = KEYS[1], KEYS[2]
-local letter, field, entry = ARGV[1], ARGV[2], ARGV[3]
+local dead, failed, letters = KEYS[1], KEYS[2], KEYS[3]
+local letter, field, version, replayed = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
-if #ARGV ~= 3 then
+if #ARGV ~= 4 then
   return redis.error_reply('ERR arguments are missing')
 end
 local mark = redis.call('HGET', failed, field)
-local removed = 0
-if letter ~= '' then
-  removed = redis.call('XDEL', dead, letter)
+local filed = redis.call('HGET', letters, version)
+local removed = redis.call('XDEL', dead, letter)
+if filed == letter or (filed == 'replayed ' .. letter and not replayed) then
+  redis.call('HDEL', letters, version)
 end
-if mark and string.match(mark, '^%S+') == entry then
+if not replayed and mark and string.match(mark, '^%S+') == version then
   redis.call('HDEL', failed, field)
-  removed = 1
 end
 return removed

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Forget deleted memories whose older events can no longer arrive.
 --
 -- Guarantee: a memory is dropped only if it is a tombstone whose version lies before the floor.

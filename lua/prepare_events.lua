@@ -3,14 +3,17 @@
 --
 -- Guarantee: the answer is one consistent view. Creates `stats` when the namespace is new and reserves
 --   numbers that are never given out again in this epoch; changes nothing else. A reserved number that is
---   not used leaves a gap, which costs nothing.
+--   not used leaves a gap, which costs nothing. The reservation is recorded under the caller's token: a server
+--   that has lost it (a replica that was behind, a cut file) gives the same numbers out again, and
+--   `apply_events` can tell. Tokens of a day ago belong to nobody and are forgotten.
 --
--- KEYS[1]      stats:{ns}
--- KEYS[2..]    memory:{ns}:<id>, one per event
--- ARGV[1]      epoch to give the namespace if it is new
--- ARGV[2]      analyzer fingerprint of the caller
--- ARGV[3]      "1": an event whose version is stored already is to be applied again (re-analysis, expiry)
--- ARGV[4..]    version, version hash ("" for a delete), one pair per event
+-- KEYS[1..2]   stats:{ns}, reservations:{ns}
+-- KEYS[3..]    memory:{ns}:<id>, one per event
+-- ARGV[1]      token of this call, never used before: name of the reservation, and epoch if the namespace is new
+-- ARGV[2]      now (epoch ms)
+-- ARGV[3]      analyzer fingerprint of the caller
+-- ARGV[4]      "1": an event whose version is stored already is to be applied again (re-analysis, expiry)
+-- ARGV[5..]    version, version hash ("" for a delete), one pair per event
 --
 -- Returns {epoch, analyzer, first reserved number, {status, entry, doc, length, terms, author,
 --   source_system, user_id, session_id, kind, tags}, ...}. With another analyzer than the caller's: the
@@ -18,10 +21,11 @@
 -- Status: 0 NEW (no live document), 1 REPLACES (a live document, described by the rest), 2 APPLIED,
 --   3 SUPERSEDED, 4 UNCHANGED (same version hash: only the fence has to move; entry and doc are given).
 
-local stats = KEYS[1]
-local new_epoch, analyzer, again = ARGV[1], ARGV[2], ARGV[3] == '1'
+local stats, reservations = KEYS[1], KEYS[2]
+local token, now, analyzer, again = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
 local NEW, REPLACES, APPLIED, SUPERSEDED, UNCHANGED = 0, 1, 2, 3, 4
 local MAX_DOC = 4294967294
+local DAY_MS = 86400000
 
 -- Entry ids are compared as text padded to equal width: a double would lose the last digits.
 local function padded(entry)
@@ -32,7 +36,7 @@ local function padded(entry)
   return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
 end
 
-if #ARGV ~= 2 * #KEYS + 1 then
+if #ARGV ~= 2 * #KEYS or not now then
   return redis.error_reply('ERR keys or arguments are missing or too many')
 end
 local known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'next_doc')
@@ -44,9 +48,10 @@ if epoch and known[2] ~= analyzer then
   return { epoch, known[2] }
 end
 
+redis.call('ZCARD', reservations)
 local states, needed = {}, 0
-for i = 2, #KEYS do
-  local version, version_hash = ARGV[2 * i], ARGV[2 * i + 1]
+for i = 3, #KEYS do
+  local version, version_hash = ARGV[2 * i - 1], ARGV[2 * i]
   local stored = redis.call('HMGET', KEYS[i], 'entry', 'doc', 'length', 'terms', 'author', 'source_system',
     'user_id', 'session_id', 'kind', 'tags', 'version_hash')
   local entry, doc = stored[1], stored[2]
@@ -82,11 +87,13 @@ if next_doc + needed > MAX_DOC then
   return redis.error_reply('FULL the namespace has used up its document numbers')
 end
 if not epoch then
-  epoch = new_epoch
+  epoch = token
   redis.call('HSET', stats, 'epoch', epoch, 'analyzer', analyzer, 'docs', 0, 'tokens', 0, 'next_doc', 0)
 end
 if needed > 0 then
   redis.call('HINCRBY', stats, 'next_doc', needed)
+  redis.call('ZREMRANGEBYSCORE', reservations, '-inf', now - DAY_MS)
+  redis.call('ZADD', reservations, now, token)
 end
 local answer = { epoch, analyzer, next_doc }
 for i, state in ipairs(states) do

@@ -2,15 +2,18 @@
 -- Translate document numbers into memory ids.
 --
 -- Guarantee: a number that is answered with an id always meant and will always mean that id in this epoch;
---   a number whose document has died is answered with nil.
+--   a number whose document has died, and every number of another epoch, is answered with nil.
 --
--- KEYS[1..]    ids:{ns}:<block>, one per number
--- ARGV[1..]    document number, one per key
+-- KEYS[1]      stats:{ns}
+-- KEYS[2..]    ids:{ns}:<block>, one per number
+-- ARGV[1]      epoch of the numbers
+-- ARGV[2..]    document number, one per block
 --
 -- Returns {id or nil, ...} in the order of the numbers.
 
+local same = redis.call('HGET', KEYS[1], 'epoch') == ARGV[1]
 local ids = {}
-for i, key in ipairs(KEYS) do
-  ids[i] = redis.call('HGET', key, ARGV[i])
+for i = 2, #KEYS do
+  ids[i - 1] = same and redis.call('HGET', KEYS[i], ARGV[i])
 end
 return ids

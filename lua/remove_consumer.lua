@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Remove a consumer from its group if it holds nothing.
 --
 -- Guarantee: a consumer with pending entries is never removed, so no entry is lost with it.

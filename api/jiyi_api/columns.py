@@ -95,10 +95,11 @@ def inline_postings(data: bytes, next_doc: int) -> Postings:
 class Journal:
     """Length, creation time and importance of every document number of a namespace."""
 
-    __slots__ = ("created", "epoch", "generation", "ids", "importance", "lengths", "seen")
+    __slots__ = ("created", "epoch", "generation", "ids", "importance", "lengths", "seen", "server")
 
-    def __init__(self, epoch: str) -> None:
+    def __init__(self, epoch: str, server: str = "") -> None:
         self.epoch = epoch
+        self.server = server  # the process that it was read from
         self._reset(b"", GENERATION_BYTES)
 
     def _reset(self, generation: bytes, start: int) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from jiyi import metrics, scripts
+from jiyi import keys, metrics, scripts
 from jiyi.analysis import TooManyTerms
+from jiyi.connections import server_of
 from jiyi.errors import InvalidQueryError
 from jiyi.memories import DEFAULT_IMPORTANCE, Memory, format_time
 from jiyi.scoring import average_length, idf, saturation
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
+    from jiyi_api.columns import Journal
     from jiyi_api.queries import SearchQuery
     from jiyi_api.snapshots import Snapshot, SnapshotReader
 
@@ -130,13 +132,13 @@ class _Scored(NamedTuple):
 
 
 class _Ranking(NamedTuple):
-    """The best documents of a snapshot; `ids` translates their numbers, as far as known, in its epoch."""
+    """The best documents of a snapshot, whose numbers mean something in the epoch of its journal alone."""
 
     best: list[_Scored]
     total: int
     docs: int
     avgdl: float
-    ids: dict[int, str]
+    journal: Journal | None
 
 
 class Searcher:
@@ -185,7 +187,7 @@ class Searcher:
         async with self._reader.turn(query.ns):
             snapshot = await self._reader.read(query.ns, wanted)
             if snapshot is None:
-                return _Ranking([], 0, 0, 0.0, {})
+                return _Ranking([], 0, 0, 0.0, None)
             # No await from here on: the columns stand still.
             return self._score(snapshot, query, terms, limit)
 
@@ -216,7 +218,7 @@ class Searcher:
         for term in groups[0] if groups else ():
             kernel.clear_marks(term.postings.docs, self._marks)
         best = self._explain(snapshot, query, weights, heap[:size], avgdl)
-        return _Ranking(best, total, snapshot.docs, avgdl, journal.ids)
+        return _Ranking(best, total, snapshot.docs, avgdl, journal)
 
     def _explain(
         self, snapshot: Snapshot, query: SearchQuery, weights: dict[str, float], hits: NDArray[np.uint32], avgdl: float
@@ -250,11 +252,19 @@ class Searcher:
             self._touched = np.zeros(size, np.uint32)
 
     async def _fetch(self, query: SearchQuery, ranking: _Ranking) -> tuple[list[Hit], int, int]:
-        """Fetch the ranked documents; gives also how many have expired and how many have moved on."""
-        ids = await self._ids(query.ns, [scored.doc for scored in ranking.best], ranking.ids)
+        """Fetch the ranked documents; gives also how many have expired and how many have moved on.
+
+        All have, when the namespace was made anew since, or another server process answers for it.
+        """
+        if ranking.journal is None:
+            return [], 0, 0
+        ns, journal = query.ns, ranking.journal
+        ids = await self._ids(ns, [scored.doc for scored in ranking.best], journal)
         known = [(scored, memory_id) for scored, memory_id in zip(ranking.best, ids, strict=True) if memory_id]
         moved, expired, now_ms = len(ids) - len(known), 0, time.time_ns() // 10**6
-        documents = await fetch_documents(self._database, query.ns, [memory_id for _, memory_id in known])
+        documents = await fetch_documents(self._database, ns, [memory_id for _, memory_id in known], journal.epoch)
+        if server_of(self._database, keys.stats_key(ns)) != journal.server:
+            return [], 0, len(ids)
         hits = []
         for (scored, memory_id), stored in zip(known, documents, strict=True):
             if stored.get("doc") != str(scored.doc):
@@ -265,22 +275,23 @@ class Searcher:
                 hits.append(_hit(query, ranking, scored, memory_id, stored))
         return hits, expired, moved
 
-    async def _ids(self, ns: str, docs: Sequence[int], cache: dict[int, str]) -> list[str | None]:
+    async def _ids(self, ns: str, docs: Sequence[int], journal: Journal) -> list[str | None]:
+        cache = journal.ids
         missing = [doc for doc in docs if doc not in cache]
         if missing:
             if len(cache) > len(missing) + 100_000:
                 cache.clear()
                 missing = list(docs)
-            found = await scripts.read_ids(self._database, ns, missing)
+            found = await scripts.read_ids(self._database, ns, missing, epoch=journal.epoch)
             cache.update({doc: raw.decode() for doc, raw in zip(missing, found, strict=True) if raw is not None})
         return [cache.get(doc) for doc in docs]
 
 
-async def fetch_documents(database: Database, ns: str, ids: Sequence[str]) -> list[dict[str, str]]:
-    """Read memories with all fields that are given back; absent fields are left out."""
+async def fetch_documents(database: Database, ns: str, ids: Sequence[str], epoch: str = "") -> list[dict[str, str]]:
+    """Read memories with all fields that are given back; absent fields are left out, and all after the `epoch`."""
     if not ids:
         return []
-    rows = await scripts.read_documents(database, ns, ids, DOCUMENT_FIELDS)
+    rows = await scripts.read_documents(database, ns, ids, DOCUMENT_FIELDS, epoch=epoch)
     return [
         {name: value.decode() for name, value in zip(DOCUMENT_FIELDS, row, strict=True) if value is not None}
         for row in rows

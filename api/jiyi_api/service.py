@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 
 from jiyi import metrics, scripts
 from jiyi.analysis import Analyzer
-from jiyi.connections import check_server, connect
+from jiyi.conditions import check_server, server_conditions
+from jiyi.connections import connect
 from jiyi.errors import JiyiError, UnavailableError
 from jiyi.logs import get_logger
 from jiyi.memories import DEFAULT_NAMESPACE
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from jiyi.streams import GroupState
 
 _RETRY_S = 0.5
+_RED = ("eviction", "replica")
+"""Conditions of the server under which answers may be wrong."""
 
 log = get_logger()
 
@@ -42,15 +45,21 @@ class Parts(msgspec.Struct, frozen=True):
     database: Database
     stream: EventStream
     producer: Producer
+    snapshots: SnapshotReader
     searcher: Searcher
     readiness: ReadinessReader
 
 
 class Health(msgspec.Struct, rename="camel"):
-    """Answer of `/readyz`. Checks are "ok" or say what is wrong; the backlog is told, but turns nothing red."""
+    """Answer of `/readyz`. Checks are "ok" or say what is wrong and make the status `not ready`.
+
+    Warnings make it `degraded`: searches are answered, but an operator has to do something. The backlog is told, but
+    turns nothing red.
+    """
 
     status: str
     checks: dict[str, str]
+    warnings: list[str] = []
     lag: int | None = None
     pending: int | None = None
     oldest_unapplied_ms: int | None = None
@@ -95,7 +104,8 @@ class Service:
         snapshots = SnapshotReader(
             database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
         )
-        self._parts = Parts(database, stream, producer, Searcher(database, analyzer, snapshots), readiness)
+        searcher = Searcher(database, analyzer, snapshots)
+        self._parts = Parts(database, stream, producer, snapshots, searcher, readiness)
         log.info("reader_started", analyzer=analyzer.fingerprint)
         await readiness.wakeups.run()
 
@@ -105,7 +115,8 @@ class Service:
                 async with AsyncExitStack() as attempt:
                     database = await connect(self.settings)
                     attempt.push_async_callback(database.aclose)
-                    await check_server(database)
+                    for condition in await check_server(database):
+                        log.warning("server_condition", condition=condition.name, message=condition.message)
                     stack.push_async_exit(attempt.pop_all())
                     return database
             except (JiyiError, RedisError) as error:  # RedisError: not allowed to ask, and the like
@@ -114,26 +125,36 @@ class Service:
                 await anyio.sleep(_RETRY_S)
 
     async def health(self) -> Health:
-        """Check everything that an answer needs: kernel, Redis by way of a script, eviction policy."""
-        checks = {"kernel": "ok" if self._compiled else "compiling"}
+        """Check everything that an answer needs: kernel, Redis by way of a script, and the state of the server."""
+        health = Health("ready", {"kernel": "ok" if self._compiled else "compiling"})
         state: GroupState | None = None
         try:
             parts = self.parts
             await scripts.read_index(parts.database, DEFAULT_NAMESPACE, limit=1, journal=(b"", 0), terms=[])
-            checks["redis"] = "ok"
+            health.checks["redis"] = "ok"
             state = await self.measure(parts)
-            checks["eviction"] = "ok"
-            await check_server(parts.database)
-        except UnavailableError as error:
-            checks["redis"] = str(error)
-        except JiyiError as error:
-            checks["eviction"] = str(error)
-        except RedisError as error:
-            checks["redis"] = str(error)
-        health = Health("ready" if set(checks.values()) == {"ok"} else "not ready", checks)
+            await self._judge_server(parts, health)
+        except (JiyiError, RedisError) as error:
+            health.checks["redis"] = str(error)
+        if set(health.checks.values()) != {"ok"}:
+            health.status = "not ready"
+        elif health.warnings:
+            health.status = "degraded"
         if state is not None:
             health.lag, health.pending, health.oldest_unapplied_ms = state[:3]
         return health
+
+    async def _judge_server(self, parts: Parts, health: Health) -> None:
+        found = await server_conditions(parts.database)
+        metrics.publish_conditions(found)
+        health.checks |= dict.fromkeys(_RED, "ok")
+        for condition in found:
+            if condition.name in _RED:
+                health.checks[condition.name] = condition.message
+            else:
+                health.warnings.append(condition.message)
+        if wipe := parts.snapshots.recent_wipe():
+            health.warnings.append(wipe)
 
     async def measure(self, parts: Parts) -> GroupState | None:
         """Measure the stream and set its gauges."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -9,8 +10,11 @@ from weakref import WeakValueDictionary
 import anyio
 import msgspec
 
-from jiyi import metrics, scripts
+from jiyi import keys, metrics, scripts
+from jiyi.connections import server_of
 from jiyi.errors import AnalyzerMismatchError, UnavailableError
+from jiyi.logs import get_logger
+from jiyi.memories import format_time
 from jiyi.postings import GENERATION_BYTES
 from jiyi_api.columns import ColumnCache, Journal, Postings, inline_postings
 
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
 PIECE_BYTES = 4_194_300
 """Most bytes of one key in one answer: a multiple of both record sizes, and a few milliseconds of copying."""
 _ROUNDS = 1_000
+_NOTHING: tuple[Any, ...] = (b"", b"", 0, 0, 0, [])
+_TOLD_S = 3_600.0
+"""How long `/readyz` tells of a wipe."""
+
+log = get_logger()
 _TERMS_COUNTED = {result: metrics.CACHE_TERMS.labels(result) for result in ("hit", "delta", "miss", "short")}
 
 
@@ -54,6 +63,7 @@ class SnapshotReader:
         self._analyzer = analyzer
         self._patience_s = patience_s
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._wiped_at_s: float | None = None
         self.cache = ColumnCache(cache_bytes)
 
     @asynccontextmanager
@@ -73,8 +83,19 @@ class SnapshotReader:
         finally:
             lock.release()
 
+    def recent_wipe(self) -> str | None:
+        """Say when a namespace was last found wiped, for an hour; None when there is nothing to say."""
+        if self._wiped_at_s is None or time.time() - self._wiped_at_s > _TOLD_S:
+            return None
+        return (
+            f"a namespace was removed and made anew, noticed at {format_time(int(self._wiped_at_s * 1000))}: "
+            "what was written before is gone from it. If nobody meant that, restore a backup or write it again"
+        )
+
     async def read(self, ns: str, terms: Sequence[str]) -> Snapshot | None:
         """Read a snapshot of distinct terms, within the caller's turn; None for an unknown namespace.
+
+        What was read in another epoch, or from another server process (see `server_of`), is forgotten first.
 
         Raises `AnalyzerMismatchError`, `CorruptIndexError` and `UnavailableError`.
         """
@@ -83,28 +104,20 @@ class SnapshotReader:
         fresh: dict[str, Postings] = {}
         for _ in range(_ROUNDS):
             known = {term: fresh.get(term) or self.cache.postings(ns, term) for term in terms}
-            reply = await scripts.read_index(
-                self._database,
-                ns,
-                limit=PIECE_BYTES,
-                journal=(journal.generation, journal.seen) if journal else (b"", GENERATION_BYTES),
-                terms=[(term, column.generation, column.seen) if column else (term, b"", 0)
-                       for term, column in known.items()],
-            )  # fmt: skip
-            epoch, analyzer, docs, tokens, next_doc, journal_bytes, *term_bytes = reply
-            if not epoch:
-                self.cache.forget(ns)
-                return None
+            server, reply = await self._ask(ns, journal, known)
+            epoch, analyzer, docs, tokens, next_doc, journal_bytes, *term_bytes = reply or _NOTHING
+            if reply is None or not epoch or journal is None or journal.epoch != epoch.decode():
+                # Nothing that was asked relative to another epoch or server means anything in this one.
+                stale = journal is not None or any(known.values())
+                self._forget(ns, fresh, journal, epoch if reply else None)
+                journal = None
+                if reply is not None and not epoch:
+                    return None
+                if reply is None or stale:
+                    continue
+                journal = Journal(epoch.decode(), server)
             if analyzer.decode() != self._analyzer:
                 raise AnalyzerMismatchError(ns, analyzer.decode(), self._analyzer)
-            if journal is None or journal.epoch != epoch.decode():
-                # Nothing that was asked relative to another epoch means anything in this one.
-                self.cache.forget(ns)
-                fresh.clear()
-                stale = journal is not None or any(known.values())
-                journal = Journal(epoch.decode())
-                if stale:
-                    continue
             complete = self._take_journal(ns, journal, journal_bytes, next_doc)
             found: dict[str, Term] = {}
             for (term, column), answer in zip(known.items(), term_bytes, strict=True):
@@ -115,6 +128,32 @@ class SnapshotReader:
             if complete:
                 return Snapshot(docs, tokens, next_doc, journal, found)
         raise UnavailableError("the index grows faster than it can be read")
+
+    async def _ask(
+        self, ns: str, journal: Journal | None, known: dict[str, Postings | None]
+    ) -> tuple[str, list[Any] | None]:
+        """Ask for what is not known yet; gives the server process, and its answer if it is the one of the journal."""
+        server = server_of(self._database, keys.stats_key(ns))
+        if journal is not None and journal.server != server:
+            return server, None
+        reply = await scripts.read_index(
+            self._database,
+            ns,
+            limit=PIECE_BYTES,
+            journal=(journal.generation, journal.seen) if journal else (b"", GENERATION_BYTES),
+            terms=[(term, column.generation, column.seen) if column else (term, b"", 0)
+                   for term, column in known.items()],
+        )  # fmt: skip
+        return server, reply if server_of(self._database, keys.stats_key(ns)) == server else None
+
+    def _forget(self, ns: str, fresh: dict[str, Postings], journal: Journal | None, epoch: bytes | None) -> None:
+        """Drop all that is known of a namespace, and say so if its epoch has changed (None: another server)."""
+        if journal is not None and epoch is not None:
+            metrics.WIPES.labels("namespace").inc()
+            self._wiped_at_s = time.time()
+            log.error("namespace_wiped", ns=ns, reason="its epoch has changed: somebody removed it or all keys")
+        self.cache.forget(ns)
+        fresh.clear()
 
     def _take_journal(self, ns: str, journal: Journal, answer: list[Any], next_doc: int) -> bool:
         _, generation, start, total, data = answer

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from jiyi import keys, metrics, scripts
+from jiyi.conditions import server_conditions
 from jiyi.connections import execute
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
 _NAMESPACES_PER_SWEEP = 100
 _PER_NAMESPACE = 500
-_CONSUMER_IDLE_MS = 3_600_000
-"""A consumer that holds nothing and has not been heard of for an hour belongs to a process that is gone."""
+_CONSUMER_IDLE_MS = 60_000
+"""A consumer that holds nothing and has not been heard of for a minute, many times the longest block of a read.
+
+Should its process live after all, the next read makes the name again.
+"""
 
 log = get_logger()
 
@@ -35,6 +39,7 @@ class Housekeeping:
         self._stream = stream
         self._settings = settings
         self._writer = IndexWriter(database, analyzer)
+        self._consumer_idle_ms = max(_CONSUMER_IDLE_MS, 10 * settings.block_ms)
         self._cursor = 0
         self._letters = 0  # dead letters seen in this pass over the namespaces
 
@@ -45,7 +50,8 @@ class Housekeeping:
         if state is None:
             return
         metrics.publish_state(state)
-        await self._stream.trim()
+        metrics.publish_conditions(await server_conditions(self._database))
+        await self._sweep_stream()
         for ns in await self._next_namespaces():
             try:
                 await self._expire(ns, now_ms)
@@ -53,11 +59,23 @@ class Housekeeping:
                 await self._count_letters(ns)
             except ResponseError as error:  # damage in one namespace must not keep the others untidy
                 log.exception("sweep_refused", ns=ns, error=str(error))
-                metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+                metrics.WORKER_ERRORS.labels("refused").inc()
         if self._cursor == 0:
             metrics.DEAD_LETTERS_KEPT.set(self._letters)
             self._letters = 0
         await self._drop_consumers()
+
+    async def _sweep_stream(self) -> None:
+        sweep = await self._stream.sweep()
+        if sweep is not None and sweep.lost:
+            metrics.EVENTS_LOST.labels("entries").inc(sweep.lost)
+            log.error(
+                "events_lost",
+                count=sweep.lost,
+                after=sweep.read,
+                before=sweep.first or "the end of the stream",
+                reason="somebody removed them from the stream (XTRIM, XDEL, MAXLEN) before they were processed",
+            )
 
     async def _next_namespaces(self) -> list[str]:
         reply = await execute(self._database, "SSCAN", keys.NAMESPACES, self._cursor, "COUNT", _NAMESPACES_PER_SWEEP)
@@ -92,9 +110,9 @@ class Housekeeping:
         self._letters += int(await execute(self._database, "XLEN", keys.dead_key(ns)))
 
     async def _oldest_dead_letter(self, ns: str) -> str | None:
-        """The oldest event that could be replayed: letters are filed about in the order of their entries."""
-        marks = await execute(self._database, "HVALS", keys.failed_key(ns))
-        return min((mark.split(b" ", 1)[0].decode() for mark in marks), key=parse_entry, default=None)
+        """The oldest version that could be replayed, or is under way again."""
+        versions = await execute(self._database, "HKEYS", keys.letters_key(ns))
+        return min((version.decode() for version in versions), key=parse_entry, default=None)
 
     async def _range(self, key: str, up_to_ms: int) -> list[str]:
         reply = await execute(self._database, "ZRANGEBYSCORE", key, "-inf", up_to_ms, "LIMIT", 0, _PER_NAMESPACE)
@@ -102,8 +120,8 @@ class Housekeeping:
 
     async def _drop_consumers(self) -> None:
         for consumer in await self._stream.consumers():
-            if consumer["pending"] == 0 and consumer["idle"] > _CONSUMER_IDLE_MS:
+            if consumer["pending"] == 0 and consumer["idle"] > self._consumer_idle_ms:
                 name = consumer["name"].decode()
                 await scripts.remove_consumer(
-                    self._database, self._stream.name, self._settings.group, name, idle_ms=_CONSUMER_IDLE_MS
+                    self._database, self._stream.name, self._settings.group, name, idle_ms=self._consumer_idle_ms
                 )

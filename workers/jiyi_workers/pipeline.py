@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,13 +13,14 @@ from jiyi import keys, metrics, scripts
 from jiyi.analysis import TooManyTerms
 from jiyi.connections import execute
 from jiyi.errors import InvalidEventError, UnavailableError
-from jiyi.events import Event, decode_event, identify, parse_entry
+from jiyi.events import Event, decode_event, identify, parse_entry, version_of
 from jiyi.index import IndexWriter, Outcome
 from jiyi.logs import get_logger, id_hash
 from jiyi.packing import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
@@ -35,14 +37,24 @@ log = get_logger()
 class Pipeline:
     """Takes entries of the stream to their end: applied, or filed as dead letter, and acknowledged after.
 
+    `watching` gives a context in which each text is analysed (see `Watchdog`).
+
     Safe to run any number of times on the same entries, in any order and from any number of processes.
     """
 
-    def __init__(self, database: Database, stream: EventStream, analyzer: Analyzer, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        stream: EventStream,
+        analyzer: Analyzer,
+        settings: Settings,
+        watching: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._database = database
         self._stream = stream
         self._analyzer = analyzer
         self._settings = settings
+        self._watching = watching
         self._writer = IndexWriter(database, analyzer.fingerprint, observe=metrics.APPLY_SECONDS.observe)
         self._limiter = anyio.CapacityLimiter(_NAMESPACES_AT_ONCE)
 
@@ -72,7 +84,7 @@ class Pipeline:
             self._database,
             ns,
             memory_id,
-            entry=entry.id,
+            version=version_of(entry.id, entry.fields),
             code=code,
             reason=reason,
             now_ms=time.time_ns() // 10**6,
@@ -104,10 +116,11 @@ class Pipeline:
                     await anyio.lowlevel.checkpoint()
                     sliced = len(text)
                 try:
-                    if len(text) > SLICE_CHARACTERS:
-                        change.terms = await anyio.to_thread.run_sync(self._analyzer.terms, text)
-                    else:
-                        change.terms = self._analyzer.terms(text)
+                    with self._watching():
+                        if len(text) > SLICE_CHARACTERS:
+                            change.terms = await anyio.to_thread.run_sync(self._analyzer.terms, text)
+                        else:
+                            change.terms = self._analyzer.terms(text)
                 except TooManyTerms as error:
                     await self.bury(entry, "too_many_terms", f"content: {error}")
                     continue
@@ -119,7 +132,7 @@ class Pipeline:
         async with self._limiter:
             try:
                 outcomes = await self._writer.apply(ns, [change for _, change in group])
-                await self._unmark(ns, [event for event, _ in group if event.version != event.entry])
+                await self._settle(ns, [event for event, _ in group if event.version != event.entry])
                 await self._wake(ns, [event.id for event, _ in group])
                 await self._stream.acknowledge([event.entry for event, _ in group])
             except UnavailableError as error:
@@ -127,14 +140,14 @@ class Pipeline:
                 return
             except ResponseError as error:
                 log.exception("apply_refused", ns=ns, error=str(error), entries=len(group))
-                metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+                metrics.WORKER_ERRORS.labels("refused").inc()
                 return
         self._count(group, outcomes)
 
-    async def _unmark(self, ns: str, replayed: Sequence[Event]) -> None:
-        """A replayed event has been processed, whatever came of it: its memory is no longer failed."""
+    async def _settle(self, ns: str, replayed: Sequence[Event]) -> None:
+        """Replayed events have been processed, whatever came of it: their memories are no longer failed."""
         for event in replayed:
-            await scripts.drop_letter(self._database, ns, "", event.id, event.version)
+            await scripts.settle_replay(self._database, ns, event.id, event.version)
 
     def _count(self, group: Sequence[tuple[Event, Change]], outcomes: Sequence[Outcome]) -> None:
         now_ms = time.time_ns() // 10**6

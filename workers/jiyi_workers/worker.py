@@ -14,12 +14,16 @@ from redis.exceptions import ResponseError
 
 from jiyi import metrics, scripts
 from jiyi.analysis import Analyzer
-from jiyi.connections import check_server, connect
+from jiyi.conditions import check_server
+from jiyi.connections import connect
 from jiyi.errors import UnavailableError
+from jiyi.index import IndexWriter
 from jiyi.logs import get_logger
-from jiyi.streams import START, EventStream
+from jiyi.streams import START, EventStream, Group
 from jiyi_workers.housekeeping import Housekeeping
 from jiyi_workers.pipeline import Pipeline
+from jiyi_workers.relief import Relief
+from jiyi_workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +54,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._watchdog = Watchdog(settings.document_timeout_ms / 1000)
         self._stopping = anyio.Event()
         self._slots = anyio.Semaphore(BATCHES_IN_FLIGHT)
         self._recover = False  # something failed: what we hold has to be read again
@@ -68,11 +73,12 @@ class Worker:
             stack.enter_context(suppress(_StoppedEarly))
             database = await self._connected(stack, 0)
             reading = await self._connected(stack, settings.block_ms)
-            await check_server(database)
+            await self._check_server(database)
             self._blocking = EventStream(reading, settings.stream, settings.group)
             self._stream = EventStream(database, settings.stream, settings.group)
-            self._pipeline = Pipeline(database, self._stream, analyzer, settings)
+            self._pipeline = Pipeline(database, self._stream, analyzer, settings, self._watchdog.watching)
             self._housekeeping = Housekeeping(database, self._stream, analyzer.fingerprint, settings)
+            self._relief = Relief(self._stream, IndexWriter(database, analyzer.fingerprint), settings)
             await self._ensure_group()
             log.info("worker_started", consumer=self.consumer, analyzer=analyzer.fingerprint)
             await self._work()
@@ -89,6 +95,19 @@ class Worker:
             else:
                 stack.push_async_callback(database.aclose)
                 return database
+
+    async def _check_server(self, database: Database) -> None:
+        """Wait for a server that can be written to. Raises `UnsafeServerError` for one that would damage the index."""
+        while not self._stopping.is_set():
+            try:
+                found = await check_server(database)
+            except UnavailableError as error:
+                await self._back_off(error)
+            else:
+                for condition in found:
+                    log.warning("server_condition", condition=condition.name, message=condition.message)
+                return
+        raise _StoppedEarly
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -119,7 +138,7 @@ class Worker:
                 raise
             log.warning("group_missing", stream=settings.stream, group=settings.group)
             await self._back_off(error)
-            await self._ensure_group()
+            await self._ensure_group(missing=True)
         else:
             self._failures = 0
             return entries
@@ -145,6 +164,8 @@ class Worker:
                     return
                 with suppress(UnavailableError, ResponseError):
                     await self._stream.renew(self.consumer, [entry.id for entry in entries])
+                    while error.code == "oom" and await self._relief.step():
+                        pass
             else:
                 return
 
@@ -160,7 +181,8 @@ class Worker:
     async def _process_alone(self, entry: Entry) -> None:
         """Process an entry that was delivered before, by itself: if it kills us, its neighbours do not suffer."""
         if not entry.fields:
-            await self._lost([entry.id])
+            self._name_lost([entry.id])
+            await self._stream.give_up([entry.id])
             return
         deliveries = await self._stream.deliveries(entry.id)
         if deliveries > self._settings.max_deliveries:
@@ -179,7 +201,7 @@ class Worker:
                         await self._take_over()
                         await self._housekeeping.sweep()
                 except (UnavailableError, ResponseError) as error:
-                    metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+                    metrics.WORKER_ERRORS.labels(_code(error)).inc()
                     log.warning("sweep_failed", error=str(error))
 
     async def _take_over(self) -> None:
@@ -187,38 +209,46 @@ class Worker:
         while not self._stopping.is_set():
             claim = await self._stream.claim(self.consumer, self._settings.claim_idle_ms, cursor, 1)
             cursor = claim.cursor
-            await self._lost(claim.deleted, acknowledge=False)
+            self._name_lost(claim.deleted)
             for entry in claim.entries:
                 metrics.CLAIMED.inc()
                 await self._process_alone(entry)
             if cursor == START:
                 return
 
-    async def _lost(self, entries: Sequence[str], *, acknowledge: bool = True) -> None:
-        """Report pending entries that somebody removed from the stream: they can never be applied."""
+    def _name_lost(self, entries: Sequence[str]) -> None:
+        """Name pending entries that somebody removed from the stream; the sweep of the stream counts them."""
         for entry in entries:
-            metrics.EVENTS_LOST.labels("trimmed").inc()
             log.error("event_lost", entry=entry, reason="removed from the stream before it was applied")
-        if acknowledge:
-            await self._stream.acknowledge(entries)
 
     async def _back_off(self, error: Exception) -> None:
-        metrics.WORKER_ERRORS.labels(type(error).__name__).inc()
+        metrics.WORKER_ERRORS.labels(_code(error)).inc()
         pause_s = min(_BACK_OFF_MOST_S, _BACK_OFF_S * 2 ** min(self._failures, _DOUBLINGS))
         self._failures += 1
         log.warning("redis_unavailable", error=str(error), pause_s=pause_s)
         with anyio.move_on_after(pause_s):
             await self._stopping.wait()
 
-    async def _ensure_group(self) -> None:
+    async def _ensure_group(self, *, missing: bool = False) -> None:
+        """Make sure of the group; `missing` says that it was there before."""
         while not self._stopping.is_set():
             try:
-                if await self._stream.ensure_group():
-                    log.info("group_created", stream=self._settings.stream, group=self._settings.group)
+                found = await self._stream.ensure_group()
             except UnavailableError as error:
                 await self._back_off(error)
-            else:
-                return
+                continue
+            if found is Group.AGAIN or (missing and found is Group.NEW):
+                metrics.WIPES.labels("group").inc()
+                log.error(
+                    "group_wiped",
+                    stream=self._settings.stream,
+                    group=self._settings.group,
+                    reason="somebody removed the group, the stream or all keys; it is made again and reads from the "
+                    "beginning. Events that were on a removed stream and not processed are lost: write them again",
+                )
+            elif found is Group.NEW:
+                log.info("group_created", stream=self._settings.stream, group=self._settings.group)
+            return
 
     async def _leave(self, database: Database) -> None:
         """Take our name out of the group, unless it still holds something."""
@@ -230,3 +260,8 @@ class Worker:
             except (UnavailableError, ResponseError) as error:
                 log.warning("consumer_kept", error=str(error))
         log.info("worker_stopped", consumer=self.consumer)
+
+
+def _code(error: Exception) -> str:
+    """Give a label for metrics: few, stable words."""
+    return error.code if isinstance(error, UnavailableError) else "refused"

@@ -1,0 +1,89 @@
+"""The state of the server itself: what would damage the index, and what endangers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jiyi.connections import translated_errors
+from jiyi.errors import UnavailableError, UnsafeServerError
+
+if TYPE_CHECKING:
+    from jiyi.connections import Database
+
+CONDITIONS = ("eviction", "replica", "aof_off", "disk_error", "memory_nearly_full")
+"""Names of all conditions: stable words for programs and metrics."""
+_NEARLY_FULL = 0.9
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """Something that endangers the index or what was accepted; the message says what to do."""
+
+    name: str
+    message: str
+
+
+async def server_conditions(database: Database) -> list[Condition]:
+    """Look at the server, or at every node of the cluster, and give what is wrong with any; each condition once."""
+    with translated_errors():
+        info: Any = await database.info()
+    nodes = info.values() if _per_node(info) else [info]
+    found: dict[str, Condition] = {}
+    for node in nodes:
+        for condition in _conditions(node, in_cluster=nodes is not info and len(nodes) > 1):
+            found.setdefault(condition.name, condition)
+    return list(found.values())
+
+
+async def check_server(database: Database) -> list[Condition]:
+    """Give the conditions under which it is still right to work.
+
+    Raises `UnsafeServerError` if the server would evict index keys when its memory is full, and `UnavailableError`
+    while it is a replica: what is written there is refused, and what is read there may be old.
+    """
+    found = {condition.name: condition for condition in await server_conditions(database)}
+    if "eviction" in found:
+        raise UnsafeServerError(found["eviction"].message)
+    if "replica" in found:
+        raise UnavailableError(found["replica"].message, 2.0, code="readonly")
+    return list(found.values())
+
+
+def _conditions(node: dict[str, Any], *, in_cluster: bool) -> list[Condition]:
+    found = []
+    if (policy := node.get("maxmemory_policy", "noeviction")) != "noeviction":
+        found.append(
+            Condition(
+                "eviction",
+                f"the server's maxmemory-policy is {policy}: it would evict parts of the index. "
+                "Set it with: CONFIG SET maxmemory-policy noeviction",
+            )
+        )
+    if node.get("role") == "slave" and not in_cluster:
+        found.append(Condition("replica", "the server is a replica; JIYI_REDIS_URL must lead to the primary"))
+    if not node.get("aof_enabled", 1):
+        found.append(
+            Condition(
+                "aof_off",
+                "the server's append-only file is off: when it crashes, what was accepted since its last snapshot "
+                "is lost. Set it with: CONFIG SET appendonly yes",
+            )
+        )
+    if node.get("aof_last_write_status", "ok") != "ok" or node.get("rdb_last_bgsave_status", "ok") != "ok":
+        found.append(Condition("disk_error", "the server cannot write its data to disk; look at its log and its disk"))
+    used, most = node.get("used_memory", 0), node.get("maxmemory", 0)
+    if most and used >= _NEARLY_FULL * most:
+        found.append(
+            Condition(
+                "memory_nearly_full",
+                f"the server uses {100 * used // most} % of its maxmemory; at 100 % writes are refused. "
+                "Raise maxmemory, or delete memories",
+            )
+        )
+    return found
+
+
+def _per_node(info: dict[str, Any]) -> bool:
+    """Tell a cluster's answer (node → section) from one server's (field → value)."""
+    return bool(info) and all(isinstance(value, dict) and "redis_version" in value for value in info.values())
