@@ -130,7 +130,7 @@ class Connection:
         if raw.startswith(b">") or not self._waiting or self._waiting[0][0].name in _UNPAIRED:
             return []
         request, points = self._waiting.popleft()
-        return [(request, point) for point in points]
+        return [(request._replace(reply=raw), point) for point in points]
 
     async def _hit(self, points: list[tuple[Request, Failpoint]]) -> None:
         for request, point in points:

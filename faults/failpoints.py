@@ -28,13 +28,15 @@ Stage = Literal["request", "reply"]
 class Request(NamedTuple):
     """One request on its way. `number` counts those of its connection from 1.
 
-    `name` is the name of the script for a script of jiyi (`apply_events`), else the command (`XADD`).
+    `name` is the name of the script for a script of jiyi (`apply_events`), else the command (`XADD`). `reply` is the
+    raw reply, at the stage `reply`.
     """
 
     connection: Connection
     number: int
     name: str
     arguments: list[bytes]
+    reply: bytes = b""
 
 
 @cache

@@ -218,12 +218,13 @@ async def test_a_function_is_called_at_its_point_and_may_wait(proxy, client, dat
     seen = []
 
     async def look(request):
-        seen.append((request.number, await database.get("n")))
+        seen.append((request.number, request.reply, await database.get("n")))
 
     proxy.failpoint("INCRBY", do=look, times=None)
     proxy.failpoint("INCRBY", at="reply", do=look, times=None)
     assert await client.incr("n") == 1
-    assert seen == [(seen[0][0], None), (seen[0][0], b"1")]
+    number = seen[0][0]
+    assert seen == [(number, b"", None), (number, b":1\r\n", b"1")]
 
 
 async def test_a_failpoint_acts_as_often_as_it_was_told(proxy, client):
