@@ -51,6 +51,11 @@ class Connection:
         self._waiting: deque[tuple[Request, list[Failpoint]]] = deque()  # for their replies
         self._scope = anyio.CancelScope()
 
+    @property
+    def unanswered(self) -> int:
+        """Requests whose replies the client waits for; 0 while it listens to channels."""
+        return 0 if self._listens() else len(self._waiting)
+
     def cut(self) -> None:
         """Close both sides in order: the client reads the end of the stream (FIN)."""
         self._close(reset=False)
@@ -127,10 +132,13 @@ class Connection:
 
     def _answered(self, raw: bytes) -> list[tuple[Request, Failpoint]]:
         """Pair a reply with its request; gives the fail-points that act on it before it is forwarded."""
-        if raw.startswith(b">") or not self._waiting or self._waiting[0][0].name in _UNPAIRED:
+        if raw.startswith(b">") or not self._waiting or self._listens():
             return []
         request, points = self._waiting.popleft()
         return [(request._replace(reply=raw), point) for point in points]
+
+    def _listens(self) -> bool:
+        return bool(self._waiting) and self._waiting[0][0].name in _UNPAIRED
 
     async def _hit(self, points: list[tuple[Request, Failpoint]]) -> None:
         for request, point in points:

@@ -41,8 +41,9 @@ class Request(NamedTuple):
 
 @cache
 def _scripts_by_sha() -> dict[bytes, str]:
+    """Names of all scripts, also of their variants for a full server, by their SHA-1."""
     names = [file.name.removesuffix(".lua") for file in scripts.folder().iterdir() if file.name.endswith(".lua")]
-    return {scripts.load(name).sha.encode(): name for name in names}
+    return {variant(name).sha.encode(): name for name in names for variant in (scripts.load, scripts.allowing_oom)}
 
 
 def name_of(arguments: list[bytes]) -> str:

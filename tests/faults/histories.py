@@ -43,7 +43,8 @@ async def load_scripts(database):
     """Let the server know all scripts: a fail-point that counts calls would count a NOSCRIPT and its repetition."""
     for file in scripts.folder().iterdir():
         if file.name.endswith(".lua"):
-            await database.script_load(scripts.load(file.name.removesuffix(".lua")).source)
+            for variant in (scripts.load, scripts.allowing_oom):
+                await database.script_load(variant(file.name.removesuffix(".lua")).source)
 
 
 async def at_rest(database, settings):

@@ -77,14 +77,13 @@ async def test_a_call_that_is_repeated_has_one_effect(kind, at, nth, database, s
             accepted = producer.write_many(MEMORIES)
     assert nth - (at == "request") <= once <= (nth - 1 if at == "request" else COUNT)
     assert await database.xlen(settings.stream) == once + COUNT
-    async with worker_of(settings, tmp_path / "log"):
-        async with AsyncExitStack() as stack:
-            ledger = Ledger(tmp_path / "ledger.jsonl")
-            stack.callback(ledger.close)
-            for memory, result in zip(MEMORIES, accepted, strict=True):
-                event = ledger.begin("write", "default", memory["id"], memory["content"])
-                ledger.accept(event.number, result.entry)
-            await assert_finished(ledger, database, settings, applied=COUNT)
+    async with worker_of(settings, tmp_path / "log"), AsyncExitStack() as stack:
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        stack.callback(ledger.close)
+        for memory, result in zip(MEMORIES, accepted, strict=True):
+            event = ledger.begin("write", "default", memory["id"], memory["content"])
+            ledger.accept(event.number, result.entry)
+        await assert_finished(ledger, database, settings, applied=COUNT)
     assert await documents(database) == COUNT
     entries = {await database.hget(keys.memory_key("default", result.id), "entry") for result in accepted}
     assert entries == {result.entry.encode() for result in accepted}, "the later copy counts"
