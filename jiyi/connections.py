@@ -102,7 +102,7 @@ async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
     options = _options(settings, Retry(NoBackoff(), 0), block_ms)
     pool = _pool(BlockingConnectionPool, settings, 1 if block_ms else settings.max_pool, options)
     processes = ServerProcesses()
-    pool.connection_class = identifying(packing_in_c(pool.connection_class), processes)
+    pool.connection_class = identifying(noticing_resets(packing_in_c(pool.connection_class)), processes)
     client = Redis.from_pool(pool)
     try:
         with _connecting():
@@ -230,6 +230,24 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
 
     methods = {"on_connect_check_health": on_connect_check_health, "pack_command": pack_command, "run_id": None}
     return type(connection.__name__, (connection,), methods)
+
+
+def noticing_resets(connection: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Derive a connection class that notices when it was reset while nobody used it.
+
+    The library looks for an orderly end only, and would write to the closed transport. There uvloop raises what is no
+    connection error to anybody, and a worker would die of it.
+    """
+
+    async def can_read(self: Any) -> bool:  # true means to the pool: not fit for use, connect anew
+        return bool(self._writer.is_closing() or await connection.can_read(self))
+
+    async def _send_packed_command(self: Any, command: Any) -> None:
+        if self._writer.is_closing():
+            raise ConnectionResetError("the connection was reset")
+        await connection._send_packed_command(self, command)  # noqa: SLF001 - the library has no other place
+
+    return type(connection.__name__, (connection,), {f.__name__: f for f in (can_read, _send_packed_command)})
 
 
 def packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnection]:

@@ -116,7 +116,7 @@ class Worker:
             async with anyio.create_task_group() as batches:
                 while not self._stopping.is_set():
                     await self._slots.acquire()
-                    entries = await self._read()
+                    entries = [] if self._stopping.is_set() else await self._read()
                     if entries:
                         batches.start_soon(self._process, entries)
                     else:
