@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from jiyi.appending import encode
 from jiyi.errors import InvalidEventError, UnavailableError
 from jiyi.events import parse_entry
-from jiyi.producer import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
