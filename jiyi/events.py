@@ -58,6 +58,14 @@ def parse_entry(entry: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def next_entry(entry: str) -> str:
+    """Give the first entry id after this one; after the very last there is none, and it is given itself."""
+    ms, sequence = parse_entry(entry)
+    if sequence < _MAX_ENTRY_PART:
+        return f"{ms}-{sequence + 1}"
+    return f"{ms + 1}-0" if ms < _MAX_ENTRY_PART else entry
+
+
 def encode_write(memory_id: str, ns: str, memory: Memory) -> dict[str, bytes]:
     """Stream fields of a write, as our own producers send them."""
     fields = {"event": "write", "id": memory_id, "ns": ns, **msgspec.to_builtins(memory)}

@@ -105,6 +105,7 @@ class IndexWriter:
             else:
                 jobs.append((i, found))
         left: list[int] = []
+        status = ApplyStatus.OK
         calls = list(_calls(jobs))
         for call in calls:
             batch, last = [job for _, job in call], call is calls[-1]
@@ -117,6 +118,8 @@ class IndexWriter:
                     outcomes[i] = Outcome.UNCHANGED if job.fence_only else Outcome.APPLIED
             else:
                 left += [i for i, _ in call]
+        if status is not ApplyStatus.OK and reservation.token:  # the last call has not released it
+            await execute(self._database, "ZREM", keys.reservations_key(ns), reservation.token)
         return left
 
     async def _prepare(

@@ -36,6 +36,9 @@ BUCKETS = 64
 IDS_PER_BLOCK = 128
 """Document numbers in one `ids` hash: few enough for its compact encoding, whose default limit is 512 fields."""
 
+_HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
+"""The beginning of a key with a hash tag, as Redis Cluster finds it: only the first `{` counts."""
+
 _RESERVED = re.compile(rb"[^!-$&-9;-z|~\x80-\xff]")
 """Bytes that are encoded in a namespace: controls, space, `%`, `:`, `{`, `}` and DEL."""
 
@@ -124,7 +127,7 @@ def failed_key(namespace: str) -> str:
 
 def processed_key(stream: str) -> str:
     """Account of a stream's consumer groups, in the stream's own cluster slot."""
-    tagged = re.search(r"\{[^}]+\}", stream)
+    tagged = _HASH_TAG.match(stream)
     return f"processed:{stream}" if tagged else f"processed:{{{stream}}}"
 
 

@@ -102,7 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"{PREFIX}CONFIRM_MS is {self.confirm_ms}; it must be below {PREFIX}REDIS_TIMEOUT_MS "
                 f"({self.redis_timeout_ms}), or the connection gives up before the server has answered"
             )
-        if "}" in self.stream and not re.search(r"\{[^}]+\}", self.stream):
+        if "}" in self.stream and not re.match(r"[^{]*\{[^}]+\}", self.stream):
             raise SettingsError(
                 f"{PREFIX}STREAM is {self.stream!r}; a brace must be part of a hash tag like {{events}}"
             )
