@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -79,10 +80,11 @@ async def verify(ledger: Ledger, database: Database, settings: Settings) -> Verd
     """
     histories = ledger.histories()
     namespaces = sorted({ns for ns, _ in histories})
-    dead: set[tuple[str, str | None]] = {
-        (letter.ns, letter.entry) for ns in namespaces async for letter in dead_letters.letters(database, ns)
-    }  # fmt: skip
-    judge = _Judge(ledger, EventStream(database, settings.stream, settings.group), dead)
+    filed = Counter(
+        [(letter.ns, letter.entry) for ns in namespaces async for letter in dead_letters.letters(database, ns)]
+    )  # fmt: skip
+    judge = _Judge(ledger, EventStream(database, settings.stream, settings.group), filed)
+    judge.verdict.wrong += [f"{entry}: a dead letter {times} times" for (_, entry), times in filed.items() if times > 1]
     found = list(histories)
     for at in range(0, len(found), _AT_ONCE):
         chunk = found[at : at + _AT_ONCE]
@@ -116,7 +118,7 @@ async def _stored(database: Database, found: Sequence[Key]) -> list[Stored]:
 class _Judge:
     """Judges one memory after the other."""
 
-    def __init__(self, ledger: Ledger, stream: EventStream, dead: set[tuple[str, str | None]]) -> None:
+    def __init__(self, ledger: Ledger, stream: EventStream, dead: Counter[tuple[str, str]]) -> None:
         self.verdict = Verdict()
         self._ledger, self._stream, self._dead = ledger, stream, dead
 
@@ -157,7 +159,7 @@ class _Judge:
         return None
 
     def _is_dead(self, event: Sent) -> bool:
-        return (event.ns, event.entry) in self._dead
+        return event.entry is not None and (event.ns, event.entry) in self._dead
 
     async def _account(self, event: Sent, version: tuple[int, int], stored: Stored) -> None:
         verdict, entry = self.verdict, event.entry
