@@ -69,7 +69,7 @@ def parse_letter(letter: str, field: str = "letter") -> str:
 
 def encode_write(memory_id: str, ns: str, memory: Memory) -> dict[str, bytes]:
     """Stream fields of a write, as our own producers send them."""
-    fields = {"event": "write", "id": memory_id, "ns": ns, **msgspec.to_builtins(memory)}
+    fields = {"event": "write", "id": memory_id, "ns": ns, **memory.to_fields()}
     return {"payload": msgpack.packb(fields, use_bin_type=False)}
 
 

@@ -230,7 +230,7 @@ def _wire(memory: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(memory)
     memory_id, ns = fields.pop("id", None), fields.pop("ns", None)
     checked = Memory.from_fields(fields, sys.maxsize)
-    wire = {to_camel(name): value for name, value in msgspec.to_builtins(checked).items()}
+    wire = {to_camel(name): value for name, value in checked.to_fields().items()}
     if checked.metadata is not None:
         wire["metadata"] = msgspec.Raw(checked.metadata.encode())
     if memory_id is not None:

@@ -86,6 +86,7 @@ REFUSED = [
     ({"content": "x", "importance": True}, 400, "bad_request", "importance: "),
     ({"content": "x", "expiresAt": "never"}, 400, "invalid_field", "expiresAt: "),
     ({"content": "x", "timestamp": 1.5}, 400, "bad_request", "timestamp: "),
+    ({"content": "x", "timestamp": 1_777_890_600}, 400, "invalid_field", "timestamp: is too small for epoch"),
     ({"content": "x", "tags": [1]}, 400, "bad_request", "tags[0]: "),
     ({"content": "x", "tags": [str(i) for i in range(65)]}, 413, "too_large", "tags: "),
     ({"content": "x", "metadata": []}, 400, "bad_request", "metadata: "),
