@@ -86,7 +86,14 @@ def jsonl(path, *rows):
 def test_ingest_goes_on_past_bad_lines_and_names_them(jiyi, tmp_path):
     rows = [{"id": f"a{i}", "content": f"记忆 alpha {i}", "ns": "bad"} for i in range(5)]
     source = jsonl(
-        tmp_path / "x.jsonl", rows[0], "{no json", rows[1], {"id": "b", "content": ""}, {"id": "c"}, *rows[2:]
+        tmp_path / "x.jsonl",
+        rows[0],
+        "{no json",
+        rows[1],
+        {"id": "b", "content": ""},
+        {"id": "c"},
+        *rows[2:],
+        {"id": "many", "content": " ".join(f"{i:x}" for i in range(11_000)), "ns": "bad"},
     )
     done = subprocess.run(
         [sys.executable, "-m", "jiyi", "ingest", source, "--wait", "--json"], env=jiyi.environment,
@@ -94,7 +101,7 @@ def test_ingest_goes_on_past_bad_lines_and_names_them(jiyi, tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     tally = json.loads(done.stdout)
-    assert (tally["accepted"], tally["refused"], tally["dead"]) == (6, 2, 0)
+    assert (tally["accepted"], tally["refused"], tally["dead"]) == (7, 2, 1)
     assert "line 2:" in done.stderr
     assert "line 5: content: is missing" in done.stderr
     found = json.loads(jiyi("search", "alpha", "--ns", "bad", "--json"))

@@ -25,6 +25,7 @@ MAX_LETTERS = 100
 """Most letters of one answer, and of one step of replaying or dropping them all."""
 _PAGE = 10
 """Letters that are read at once: their events come with them, and each may be as large as somebody made it."""
+_ABSENT = "no such dead letter in this namespace"
 
 LetterId = Annotated[str, Parameter(description="Id of the dead letter, as the list shows it.")]
 StepLimit = Annotated[int, Parameter(description=f"Most letters of this step, 1 to {MAX_LETTERS}.")]
@@ -114,6 +115,8 @@ async def replay_dead_letter(service: Service, letter: LetterId, ns: Namespace =
     parts = service.parts
     found = await _found(parts, ns, letter)
     entry = await dead_letters.replay(parts.database, parts.stream.name, found)
+    if entry is None:  # somebody else was faster
+        raise NotFoundException(_ABSENT)
     return ReplayedLetter(found.letter, ns, found.id, entry)
 
 
@@ -147,7 +150,8 @@ async def drop_dead_letter(service: Service, letter: LetterId, ns: Namespace = D
     """Remove a dead letter for good; its memory is no longer called failed."""
     parts = service.parts
     found = await _found(parts, ns, letter)
-    await dead_letters.drop(parts.database, found)
+    if not await dead_letters.drop(parts.database, found):
+        raise NotFoundException(_ABSENT)
     return DroppedLetter(found.letter, ns, found.id)
 
 
@@ -179,7 +183,7 @@ async def drop_dead_letters(
 async def _found(parts: Parts, ns: str, letter: str) -> DeadLetter:
     found = await dead_letters.find(parts.database, parse_namespace(ns), parse_letter(letter))
     if found is None:
-        raise NotFoundException("no such dead letter in this namespace")
+        raise NotFoundException(_ABSENT)
     return found
 
 

@@ -77,8 +77,8 @@ def replay(
     wanted, done = _chosen(letters, everything=everything), list[dict[str, Any]]()
 
     async def again(client: Database, settings: Settings, letter: DeadLetter) -> None:
-        entry = await dead_letters.replay(client, settings.stream, letter)
-        done.append({"letter": letter.letter, "ns": ns, "id": letter.id, "entry": entry})
+        if (entry := await dead_letters.replay(client, settings.stream, letter)) is not None:
+            done.append({"letter": letter.letter, "ns": ns, "id": letter.id, "entry": entry})
 
     _run(_each, ns, wanted, again, so_far=lambda: f"{len(done)} replayed, then: " if done else "")
     if as_json:
