@@ -101,19 +101,22 @@ async def drop(database: Database, letter: DeadLetter) -> bool:
 def _replayed(letter: DeadLetter) -> tuple[Sequence[tuple[bytes, bytes]], bool]:
     """Give the fields to append, and whether they carry the version.
 
-    What cannot be read cannot be given one: it will most likely fail again, as an event of its own.
+    What cannot be read cannot be given one: it will most likely fail again, as an event of its own. But for the version
+    nothing is changed, so that an event which must be refused is refused again, and reaches no other namespace.
     """
     fields = dict(letter.fields)
     if b"payload" not in fields:
         origin = (b"origin", letter.entry.encode())
         return [*(pair for pair in letter.fields if pair[0] != b"origin"), origin], True
+    if len(letter.fields) > 1:
+        return letter.fields, False
     try:
         named = msgpack.unpackb(fields[b"payload"], raw=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return letter.fields, False
     if not isinstance(named, dict):
         return letter.fields, False
-    return [(b"payload", msgpack.packb({**named, "origin": letter.entry}, use_bin_type=False))], True
+    return [(b"payload", msgpack.packb({**named, "origin": letter.entry}))], True
 
 
 def _decode(ns: str, letter: str, flat: Sequence[bytes]) -> DeadLetter:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import aclosing
 from urllib.parse import quote
 
 import msgpack
@@ -11,6 +12,8 @@ from conftest import free_port, start_server, stop_server
 from test_words import REFERENCE, section
 
 from api.conftest import running_reader
+from jiyi import dead_letters
+from jiyi.cli import dead as cli
 from jiyi.client import Client, SyncClient
 from jiyi.errors import ApiError, InvalidEventError, InvalidQueryError
 from jiyi.settings import Settings
@@ -179,6 +182,17 @@ async def test_a_replayed_event_cannot_undo_a_newer_write_or_delete(reader, work
     assert listed(reader) == []
 
 
+async def test_an_event_that_is_replayed_twice_is_no_longer_failed(reader, work, work_strictly):
+    accepted = reader.post("/memory/write", {"id": "m", "content": "redis is longer than 20 bytes"}).body
+    await work_strictly()
+    for run in (work_strictly, work):
+        (facts,) = listed(reader)
+        assert reader.request("POST", f"/dead/{facts['letter']}/replay").status == 202
+        await run()
+    for entry in ({}, {"entry": accepted["entry"]}):
+        assert reader.state("m", **entry) == "ready"
+
+
 async def test_a_replayed_event_that_fails_again_comes_back(reader, work, bury):
     (entry,) = await bury("m")
     (before,) = listed(reader)
@@ -187,7 +201,36 @@ async def test_a_replayed_event_that_fails_again_comes_back(reader, work, bury):
     (after,) = listed(reader)
     assert (after["id"], after["code"]) == ("m", "invalid_field")
     assert after["letter"] != before["letter"]
-    assert after["entry"] in (entry, replayed["entry"])
+    assert after["entry"] == entry, "it is the same version still"
+    assert replayed["entry"] > entry
+
+
+REFUSED_FOR_GOOD = [
+    {b"payload": msgpack.packb({"event": "write", "id": "m", "ns": "theirs", "content": "redis"}), b"ns": b"ours"},
+    {b"payload": msgpack.packb({"event": "write", "id": "m", "ns": "ours", "content": b"redis"})},  # bytes, not text
+    {b"event": b"write", b"id": b"m", b"ns": b"ours", b"content": b"\xff"},
+    {b"event": b"write", b"ns": b"ours", b"content": b"redis"},
+]
+
+
+@pytest.mark.parametrize("fields", REFUSED_FOR_GOOD)
+async def test_a_replay_makes_no_valid_event_of_one_that_is_none(reader, database, work, fields):
+    """Least of all one of another namespace than that of the letter."""
+    await database.xadd(STREAM, fields)
+    await work()
+    (before,) = listed(reader, ns="ours")
+    assert reader.request("POST", "/dead/replay?ns=ours").body["count"] == 1
+    await work()
+    (after,) = listed(reader, ns="ours")
+    assert (after["code"], after["reason"]) == (before["code"], before["reason"])
+    assert after["letter"] != before["letter"]
+    assert reader.found("redis", ns="theirs") == reader.found("redis", ns="ours") == []
+
+
+async def test_a_namespace_that_has_nothing_but_dead_letters_is_known(database, bury):
+    """`jiyi dead list` and the gauge of dead letters go through the namespaces that are known."""
+    await bury("m", ns="only dead")
+    assert await dead_letters.namespaces(database) == ["default", "only dead"]
 
 
 async def test_a_dropped_letter_is_gone_and_its_memory_no_longer_failed(reader, bury):
@@ -229,6 +272,20 @@ async def test_replaying_all_takes_none_twice_that_fails_again(reader, bury, wor
     assert ids(reader) == [f"m{i}" for i in range(5)]
     answer = reader.request("POST", "/dead/replay")
     assert (answer.status, answer.body["count"], answer.body["more"]) == (202, 5, False)
+
+
+async def test_the_command_line_replays_all_letters_once(database, bury, work, settings, monkeypatch):
+    """Page by page, while those that fail again come back behind the last."""
+    monkeypatch.setattr(cli, "_PAGE", 2)
+    await bury(*(f"m{i}" for i in range(5)))
+    replayed = []
+    async with aclosing(cli._all(database, "default")) as letters:
+        async for letter in letters:
+            assert await dead_letters.replay(database, settings.stream, letter)
+            await work()
+            replayed.append(letter.id)
+            assert len(replayed) <= 5
+    assert replayed == [f"m{i}" for i in range(5)]
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("a", "b"), ("a:b", "a"), ("default", "Default"), ("é", "e\u0301")])
