@@ -5,6 +5,7 @@ import re
 from contextlib import aclosing
 from urllib.parse import quote
 
+import anyio
 import msgpack
 import msgspec
 import pytest
@@ -83,7 +84,7 @@ async def test_a_cursor_leads_through_all_letters_whatever_comes_and_goes_meanwh
     assert page["next"] == page["letters"][-1]["letter"]
     assert reader.request("DELETE", f"/dead/{page['next']}").status == 200
     await bury("late")
-    while page["next"] is not None:
+    while page["next"] is not None and len(seen) < 50:
         page = reader.get("/dead", limit=10, after=page["next"]).body
         assert 1 <= len(page["letters"]) <= 10
         seen += [one["id"] for one in page["letters"]]
@@ -264,7 +265,7 @@ async def test_replaying_all_takes_none_twice_that_fails_again(reader, bury, wor
     await bury(*(f"m{i}" for i in range(5)))
     step = {"more": True, "until": listed(reader)[-1]["letter"]}
     counts = []
-    while step["more"]:
+    while step["more"] and len(counts) < 5:
         step = reader.request("POST", f"/dead/replay?limit=2&until={step['until']}").body
         counts.append(step["count"])
         assert await work() == counts[-1]
@@ -443,7 +444,8 @@ async def letters_client(reader):
 async def test_our_client_lists_shows_replays_and_drops(reader, bury, work, letters_client):
     entries = await bury(*(f"m{i:03}" for i in range(230)), ns="team 一")
     client, ns = letters_client, "team 一"
-    letters = await client.dead_letters(ns=ns)
+    with anyio.fail_after(60):
+        letters = await client.dead_letters(ns=ns)
     assert [one.entry for one in letters] == entries
     assert (letters[0].id, letters[0].code, letters[0].deliveries) == ("m000", "invalid_field", 1)
     assert [one.id for one in await client.dead_letters(ns, 3, letters[100].letter)] == ["m101", "m102", "m103"]
