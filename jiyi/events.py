@@ -66,9 +66,18 @@ def next_entry(entry: str) -> str:
     return f"{ms + 1}-0" if ms < _MAX_ENTRY_PART else entry
 
 
+def parse_letter(letter: str, field: str = "letter") -> str:
+    """Check the id of a dead letter, and give it as Redis writes it. Raises `InvalidEventError` that names `field`."""
+    try:
+        ms, sequence = parse_entry(letter)
+    except InvalidEventError as error:
+        raise InvalidEventError(error.code, field, "must be the id of a dead letter, like 1764470000000-0") from None
+    return f"{ms}-{sequence}"
+
+
 def encode_write(memory_id: str, ns: str, memory: Memory) -> dict[str, bytes]:
     """Stream fields of a write, as our own producers send them."""
-    fields = {"event": "write", "id": memory_id, "ns": ns, **msgspec.to_builtins(memory)}
+    fields = {"event": "write", "id": memory_id, "ns": ns, **memory.to_fields()}
     return {"payload": msgpack.packb(fields, use_bin_type=False)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -77,7 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             field = name.removeprefix(PREFIX).lower()
             if field not in kinds:
-                raise SettingsError(f"{name} is not a setting of jiyi; the settings are listed in README.md")
+                nearest = get_close_matches(field, kinds, n=1)
+                hint = f"did you mean {PREFIX}{nearest[0].upper()}? All" if nearest else "all"
+                raise SettingsError(f"{name} is not a setting of jiyi; {hint} settings are listed in docs/reference.md")
             values[field] = _convert(name, kinds[field], raw)
         values.update({name: value for name, value in overrides.items() if value is not None})
         settings = cls(**values)

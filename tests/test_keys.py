@@ -58,7 +58,9 @@ def test_user_data_after_the_tag_cannot_move_a_key(ns, data):
         assert key_slot(key) == key_slot(made("stats_key", ns).encode())
 
 
-@pytest.mark.parametrize("name", ["s", "{s}", "a{s}b", "a{s", "a}{s}", "{a{s}c}", "{a}{s}", "{}", "{}{s}", "a{}s{b}", "}"])
+@pytest.mark.parametrize(
+    "name", ["s", "{s}", "a{s}b", "a{s", "a}{s}", "{a{s}c}", "{a}{s}", "{}", "{}{s}", "a{}s{b}", "}"]
+)
 def test_the_account_of_a_stream_is_in_its_slot_whatever_its_braces(name):
     lies_in_the_slot_of_its_stream(name)
 

@@ -131,7 +131,9 @@ async def append(database, *entries):
 
 async def append_range(database, first, last):
     """Put the entries `<first>-0` to `<last>-0` on the stream, in one call."""
-    source = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do redis.call('XADD', KEYS[1], i .. '-0', 'event', 'write') end"
+    source = (
+        "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do redis.call('XADD', KEYS[1], i .. '-0', 'event', 'write') end"
+    )
     await database.execute_command("EVAL", source, 1, STREAM, first, last)
 
 

@@ -36,7 +36,12 @@ async def test_a_new_group_makes_the_stream_and_an_empty_account(either):
         STREAM.encode(): ("stream", ([], [GROUP.encode()], [[]], [[]])),
         PROCESSED.encode(): (
             "hash",
-            {b"workers:acknowledged": b"0", b"workers:lost": b"0", b"workers:before": b"0", b"workers:delivered": b"0-0"},
+            {
+                b"workers:acknowledged": b"0",
+                b"workers:lost": b"0",
+                b"workers:before": b"0",
+                b"workers:delivered": b"0-0",
+            },
         ),
     }
 

@@ -52,7 +52,9 @@ def numbers(found):
     """Every document number that the journal has ever given, with the memories that hold one now."""
     raw = found[b"journal:{default}"][1][4:]
     births = [
-        int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 20) if raw[at + 4 : at + 8] != b"\xff" * 4
+        int.from_bytes(raw[at : at + 4], "little")
+        for at in range(0, len(raw), 20)
+        if raw[at + 4 : at + 8] != b"\xff" * 4
     ]
     assert len(births) == len(set(births)), "a document number was used twice"
     return births

@@ -80,6 +80,7 @@ class Pipeline:
     async def bury(self, entry: Entry, code: str, reason: str, deliveries: int = 1) -> None:
         """File an entry as dead letter and acknowledge it."""
         ns, memory_id = identify(entry.fields)
+        await execute(self._database, "SADD", keys.NAMESPACES, ns)  # or nobody would find letters where nothing else is
         await scripts.dead_letter(
             self._database,
             ns,
