@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) > 65_535:  # noqa: PLR2004 - the largest TCP port
                 raise SettingsError(f"{PREFIX}{name.upper()} is {getattr(self, name)}; a port is at most 65535")
 
-        if self.confirm_ms >= self.redis_timeout_ms:
+        if self.confirm != "accepted" and self.confirm_ms >= self.redis_timeout_ms:
             raise SettingsError(
                 f"{PREFIX}CONFIRM_MS is {self.confirm_ms}; it must be below {PREFIX}REDIS_TIMEOUT_MS "
                 f"({self.redis_timeout_ms}), or the connection gives up before the server has answered"

@@ -127,8 +127,8 @@ async def test_many_that_acknowledge_the_same_entries_count_each_once(either):
     answers = []
 
     async def work(i):
-        for at in range(0, 40, 5):
-            answers.append(await acknowledge(either, *(entries[i:] + entries[:i])[at : at + 5]))
+        ours = entries[i:] + entries[:i]
+        answers.extend([await acknowledge(either, *ours[at : at + 5]) for at in range(0, 40, 5)])
 
     async with anyio.create_task_group() as tasks:
         for i in range(8):
