@@ -128,7 +128,7 @@ async def _ingest(
         started = time.perf_counter()
         with Progress(*columns, console=messages, transient=True) as progress:
             task = progress.add_task("appending", total=getattr(lines, "bytes_total", None), count=0, rate=0.0)
-            while chunk := await anyio.to_thread.run_sync(_chunk, lines, limit, tally.accepted, abandon_on_cancel=True):
+            while chunk := await anyio.to_thread.run_sync(_chunk, lines, limit, tally.accepted):
                 events = list(_encoded(chunk, ns, settings, tally))
                 tally.unsure = len(events)
                 accepted = await producer.send(events)
