@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from stepwise.actors import End, Process
+from stepwise.mishaps import Mishap
 
 from jiyi import dead_letters, keys
 from jiyi.analysis import Analyzer
 from jiyi.streams import EventStream
 from jiyi_workers.housekeeping import Housekeeping
 from jiyi_workers.pipeline import Pipeline
-
-from stepwise.mishaps import Mishap
-from stepwise.actors import End, Process
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,16 @@ from jiyi.index import Outcome
 from jiyi.scripts import ApplyStatus
 
 from .conftest import (
-    apply, carried_out_when_full, delete, dump, flush_scripts, packed, refused, write, wrong_type,
-)  # fmt: skip
+    apply,
+    carried_out_when_full,
+    delete,
+    dump,
+    flush_scripts,
+    packed,
+    refused,
+    write,
+    wrong_type,
+)
 
 pytestmark = pytest.mark.anyio
 
