@@ -243,7 +243,8 @@ async def remove_consumer(database: Database, stream: str, group: str, consumer:
 
 async def drop_tombstones(database: Database, ns: str, ids: Sequence[str], *, floor: str) -> int:
     """Forget the tombstones among `ids` whose version lies before the entry id `floor`."""
-    key_names = [keys.tombstones_key(ns), *(keys.memory_key(ns, memory_id) for memory_id in ids)]
+    key_names = [keys.stats_key(ns), keys.tombstones_key(ns)]
+    key_names += [keys.memory_key(ns, memory_id) for memory_id in ids]
     return int(await call(database, "drop_tombstones", key_names, [floor, *ids]))
 
 

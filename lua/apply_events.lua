@@ -66,7 +66,7 @@ end
 
 -- Checks. A command on a key of the wrong type raises here, before anything is written.
 
-local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens')
+local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'forgotten')
 if counters[1] ~= epoch then
   return EPOCH_CHANGED
 end
@@ -80,6 +80,7 @@ local journal_bytes = redis.call('STRLEN', journal)
 local has_tombstones = redis.call('ZCARD', tombstones) > 0
 local has_expiries = redis.call('ZCARD', expiries) > 0
 local has_failed = redis.call('HLEN', failed) > 0
+local forgotten = counters[5] and padded(counters[5])
 
 local events = {}
 for i = 1, event_count do
@@ -91,6 +92,9 @@ for i = 1, event_count do
   local fence = redis.call('HMGET', event.key, 'entry', 'doc')
   if (fence[1] or '') .. ' ' .. (fence[2] or '') ~= event.expected then
     return CONFLICT
+  end
+  if not fence[1] and forgotten and version <= forgotten then
+    return CONFLICT -- a delete has come and its tombstone is gone again
   end
   if has_failed then
     local letter = redis.call('HGET', failed, event.id)
