@@ -37,7 +37,8 @@ LABELS = ("author", "source_system", "user_id", "session_id", "kind")
 FIELDS = ("content", *LABELS, "tags", "timestamp", "importance", "expires_at", "metadata")
 """The fields of a memory besides `id` and `ns`."""
 
-_MAX_MS = 253_402_300_799_999  # the last millisecond of the year 9999
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: no time of a memory lies behind it."""
 _MIN_MS = -62_135_596_800_000  # the first of the year 1
 _SECONDS_BELOW = 100_000_000_000
 """As milliseconds such a number is a day near 1970, which nobody means; as seconds, any until the year 5138."""
@@ -218,7 +219,7 @@ def parse_time(field: str, value: Any) -> int:
             number = int(text) if text.lstrip("+-").isdecimal() else _epoch_ms(datetime.fromisoformat(text))
         except (ValueError, OverflowError):
             number = None
-    if number is None or not _MIN_MS <= number <= _MAX_MS:
+    if number is None or not _MIN_MS <= number <= LATEST_MS:
         raise InvalidEventError("invalid_field", field, "must be ISO 8601 (2026-05-04T10:30:00Z) or epoch milliseconds")
     if abs(number) < _SECONDS_BELOW and (isinstance(value, int) or str(value).strip().lstrip("+-").isdecimal()):
         advice = "are these seconds? Give milliseconds, or ISO 8601"

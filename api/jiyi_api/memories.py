@@ -14,6 +14,7 @@ from litestar.params import Parameter
 from jiyi.errors import InvalidEventError, InvalidQueryError
 from jiyi.events import parse_entry
 from jiyi.memories import DEFAULT_NAMESPACE, parse_id, parse_namespace
+from jiyi_api.damage import reading
 from jiyi_api.failures import documented
 from jiyi_api.parameters import MemoryId, Namespace, memory_id_of, refuse_unknown
 from jiyi_api.readiness import Readiness
@@ -139,9 +140,11 @@ async def get_memory(
     """Give the newest applied version of a memory; 404 when there is none."""
     name = memory_id_of(request)
     (stored,) = await fetch_documents(service.parts.database, parse_namespace(ns), [name])
-    if "content" not in stored or _expired(stored):
+    with reading("the stored memory"):
+        memory = None if "content" not in stored or _expired(stored) else StoredMemory.from_stored(name, stored)
+    if memory is None:
         raise NotFoundException("no such memory in this namespace")
-    return StoredMemory.from_stored(name, stored)
+    return memory
 
 
 @get(

@@ -170,4 +170,4 @@ def _fault(row: Row | None, score: float | None) -> tuple[str, Any] | None:
     deleted_ms = parse_entry((row[0] or b"").decode())[0]
     if score is None:
         return f"{deleted_ms} in tombstones", "no member"
-    return None if score == deleted_ms else (f"{deleted_ms} in tombstones", score)
+    return None if score == float(deleted_ms) else (f"{deleted_ms} in tombstones", score)

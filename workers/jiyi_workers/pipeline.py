@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from jiyi import keys, metrics, scripts
 from jiyi.analysis import TooManyTerms
 from jiyi.connections import execute
-from jiyi.errors import InvalidEventError, UnavailableError
+from jiyi.errors import CorruptIndexError, InvalidEventError, UnavailableError
 from jiyi.events import Event, decode_event, identify, parse_entry, version_of
 from jiyi.index import IndexWriter, Outcome
 from jiyi.logs import get_logger, id_hash
@@ -139,7 +139,7 @@ class Pipeline:
             except UnavailableError as error:
                 failures.append(error)
                 return
-            except ResponseError as error:
+            except (ResponseError, CorruptIndexError) as error:
                 log.exception("apply_refused", ns=ns, error=str(error), entries=len(group))
                 metrics.WORKER_ERRORS.labels("refused").inc()
                 return
