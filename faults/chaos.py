@@ -196,6 +196,7 @@ class _Run:
         async with anyio.create_task_group() as tasks:
             for step in plan.steps(options.seed, pace_s=options.pace_s, weights=options.weights):
                 await anyio.sleep_until(started + step.at_s)
+                started += await self._samples.catching_up()
                 fault = getattr(disturbances, step.name, None) or getattr(errands, step.name)
                 self._findings.faults[step.name] += 1
                 tasks.start_soon(fault, Random(step.seed))  # noqa: S311 - to be repeated

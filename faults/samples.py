@@ -24,6 +24,7 @@ _GROWTH = 1.5
 """The median of the last third may be so many times that of the second, and `_SLACK` more."""
 _SLACK = {"worker bytes": 30e6, "reader bytes": 60e6, "worker files": 20, "reader files": 40, "connections": 40}
 _KEPT = 4_000
+_MUCH, _LITTLE, _PATIENCE_S = 1_000, 200, 20
 
 
 class Plateau(msgspec.Struct, frozen=True):
@@ -65,6 +66,20 @@ class Samples:
             if usages:
                 self._add(f"{kind} bytes", max(usage.bytes for usage in usages))
                 self._add(f"{kind} files", max(usage.files for usage in usages))
+
+    async def catching_up(self) -> float:
+        """Wait while much too much is on the stream, but not for ever; gives how long, in seconds.
+
+        On a slow machine workers would else be killed before they have begun, and nothing would be tested.
+        """
+        started = time.monotonic()
+        if self.length > _MUCH:
+            with anyio.move_on_after(_PATIENCE_S):
+                while True:
+                    if self.length < _LITTLE:
+                        break
+                    await anyio.sleep(self._every_s)
+        return time.monotonic() - started
 
     def _add(self, name: str, value: float) -> None:
         series = self._series.setdefault(name, [])
