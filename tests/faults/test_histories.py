@@ -313,7 +313,7 @@ def test_any_history_ends_as_the_accepted_events_say(redis_url, monkeypatch):
         try:
             run_state_machine_as_test(hypothesis.seed(seed)(Histories), settings=options)
         except BaseException:
-            print(f"again: JIYI_TEST_SEED={seed} JIYI_TEST_EXAMPLES={examples}")
+            print(f"again: JIYI_TEST_SEED={seed} JIYI_TEST_EXAMPLES={examples}")  # noqa: T201 - shown with a failure
             raise
         finally:
             runner.run(Histories.database.flushdb())
