@@ -18,6 +18,7 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 | `dead:{ns}` | stream | dead letters | until dropped or replayed |
 | `letters:{ns}` | hash | version of a dead event → its letter, or `replayed` and that | until dropped or processed |
 | `failed:{ns}` | hash | id → version and reason of its last dead letter | as the dead letter |
+| `rebuild:{ns}:<token>` | string | what a repair is writing | until it is in place, or ten minutes |
 | `namespaces` | set | every namespace ever written | for ever |
 | `processed:{stream}` | hash | per consumer group: entries acknowledged, lost, added before it | as the stream |
 
@@ -123,6 +124,11 @@ def letters_key(namespace: str) -> str:
 def failed_key(namespace: str) -> str:
     """Hash from memory id to its last dead letter."""
     return f"failed:{{{encode_namespace(namespace)}}}"
+
+
+def rebuild_key(namespace: str, token: str) -> str:
+    """A journal or postings that a repair is writing, before they are put in place."""
+    return f"rebuild:{{{encode_namespace(namespace)}}}:{token}"
 
 
 def processed_key(stream: str) -> str:

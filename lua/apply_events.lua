@@ -142,10 +142,11 @@ local GONE = ''
 -- Gives the new dictionary value of a term (GONE when no document has it) and notes what follows for its postings;
 -- nil and what is wrong where the stored value cannot be right.
 local function plan_term(key, value, postings, dead)
-  local df = (value and unpack_df('<I4', value) or 0) + #postings / 6 - #dead / 4
-  if df < 0 then
+  local before = value and unpack_df('<I4', value) or 0
+  if before < #dead / 4 then
     return nil, 'a document frequency is too low'
   end
+  local df = before + #postings / 6 - #dead / 4
   if value and #value == 4 then
     local has_postings = redis.call('STRLEN', key) > GENERATION_BYTES
     if df == 0 then
@@ -160,12 +161,15 @@ local function plan_term(key, value, postings, dead)
     end
     return pack_df('<I4', df)
   end
-  if df == 0 then
-    return GONE
-  end
   local records = value and sub(value, 5) .. postings or postings
   if dead ~= '' then
     records = without(records, dead)
+  end
+  if #records ~= 6 * df then
+    return nil, 'the postings of a term are not as many as its document frequency'
+  end
+  if df == 0 then
+    return GONE
   end
   if 4 + #records <= INLINE_BYTES then
     return pack_df('<I4', df) .. records

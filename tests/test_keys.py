@@ -26,7 +26,9 @@ OF_NAMESPACE = {
     if inspect.isfunction(inspect.unwrap(function)) and (name.endswith("_key") or name == "index_prefix")
     if name != "processed_key"
 }
-SECOND = {"memory_key": "m1", "bucket_key": 5, "index_key": "词", "ids_key": 300}
+SECOND = {"memory_key": "m1", "bucket_key": 5, "index_key": "词", "ids_key": 300, "rebuild_key": "0a1b"}
+
+DATA = ("memory_key", "index_key", "rebuild_key")
 
 
 def made(name, ns, second=None):
@@ -52,7 +54,7 @@ def test_all_keys_of_a_namespace_lie_in_the_slot_of_its_tag(ns):
 
 @given(words, words)
 def test_user_data_after_the_tag_cannot_move_a_key(ns, data):
-    for name in ("memory_key", "index_key"):
+    for name in DATA:
         key = made(name, ns, data).encode()
         assert hash_tag(key) == keys.encode_namespace(ns).encode()
         assert key_slot(key) == key_slot(made("stats_key", ns).encode())
@@ -105,10 +107,8 @@ def test_no_two_pairs_share_a_key(one, other):
 
 @given(words, words, words, words)
 def test_no_two_kinds_of_keys_are_the_same(ns, data, other_ns, other_data):
-    first = [made(name, ns, data if name in ("memory_key", "index_key") else None) for name in OF_NAMESPACE]
-    second = [
-        made(name, other_ns, other_data if name in ("memory_key", "index_key") else None) for name in OF_NAMESPACE
-    ]
+    first = [made(name, ns, data if name in DATA else None) for name in OF_NAMESPACE]
+    second = [made(name, other_ns, other_data if name in DATA else None) for name in OF_NAMESPACE]
     for i, key in enumerate(first):
         for j, other in enumerate(second):
             names = {list(OF_NAMESPACE)[i], list(OF_NAMESPACE)[j]}

@@ -30,6 +30,8 @@ UNPACKS = {
     ("read_documents", "names"): "names of hash fields, constants of the callers",
     ("append_delete", "ARGV"): "one payload, or the flat fields of a delete",
     ("acknowledge", "ARGV, from, math.min(from + CHUNK - 1, #ARGV)"): "cut at CHUNK",
+    ("repair_memories", "one.fields"): "names and values of the derived fields of one memory, at most seven pairs",
+    ("repair_memories", "one.removed"): "names of such fields",
 }
 """Where `unpack` may stand, and why its list is short: Lua's stack ends near 8,000 values."""
 
@@ -314,6 +316,7 @@ def test_checks_come_before_writes(name):
     """In the order of the text: no reading command and no refusal after the first writing command."""
     writing = {"DEL", "HSET", "HDEL", "HINCRBY", "APPEND", "SET", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
     writing |= {"XADD", "XDEL", "XGROUP", "XACK", "XTRIM"}
+    writing |= {"RENAME", "PERSIST", "SETRANGE"}
     text = code(name)
     sent = [(found.start(), found[1]) for found in re.finditer(r"(?:redis\.call|chunked)\('([A-Z]+)'", text)]
     writes = [at for at, word in sent if word in writing]
@@ -400,6 +403,13 @@ def test_constants_are_the_same_on_both_sides():
         ("apply_events", "GENERATION_BYTES"),
         ("read_index", "GENERATION_BYTES"),
         ("prepare_events", "MAX_DOC"),
+        ("repair_counters", "GENERATION_BYTES"),
+        ("repair_counters", "MAX_DOC"),
+        ("repair_journal", "GENERATION_BYTES"),
+        ("repair_journal", "MAX_DOC"),
+        ("repair_memories", "MAX_DOC"),
+        ("repair_terms", "GENERATION_BYTES"),
+        ("repair_terms", "MAX_DOC"),
     }
 
 

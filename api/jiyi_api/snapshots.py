@@ -147,8 +147,8 @@ class SnapshotReader:
         return server, reply if server_of(self._database, keys.stats_key(ns)) == server else None
 
     def _forget(self, ns: str, fresh: dict[str, Postings], journal: Journal | None, epoch: bytes | None) -> None:
-        """Drop all that is known of a namespace, and say so if its epoch has changed (None: another server)."""
-        if journal is not None and epoch is not None:
+        """Drop all that is known of a namespace, and say so if it was wiped (epoch None: another server)."""
+        if journal is not None and epoch is not None and not scripts.is_repaired(epoch.decode(), journal.epoch):
             metrics.WIPES.labels("namespace").inc()
             self._wiped_at_s = time.time()
             log.error("namespace_wiped", ns=ns, reason="its epoch has changed: somebody removed it or all keys")
