@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format lint types imports bench bench-quick clean
+.PHONY: help demo up test check format lint types imports bench bench-quick chaos soak clean
 
 help: ## Explain every target
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,12 @@ bench: $(INSTALLED) ## Measure ingest, freshness, memory and search at 100,000 d
 
 bench-quick: $(INSTALLED) ## The same at 20,000 documents (about a minute)
 	@$(BIN)/python benchmarks/bench.py --documents 20000
+
+chaos: $(INSTALLED) ## Break a running service at random for minutes and prove that nothing is lost (SEED=, SECONDS=, WORKERS=)
+	@$(BIN)/python -m faults.chaos $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WORKERS),--workers $(WORKERS))
+
+soak: $(INSTALLED) ## The same for as long as you say, an hour by default, with a check every 30 s (SECONDS=)
+	@$(BIN)/python -m faults.chaos --soak --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS))
 
 clean: ## Remove the virtual environment and everything built
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -82,6 +82,9 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sent: dict[int, Sent] = {}
+        self._by_entry: dict[str, int] = {}
+        self._open: dict[Key, dict[int, Sent]] = {}
+        self._newest: dict[Key, Sent] = {}
         self._refused = 0
         self._last = 0
         if path.exists():
@@ -107,7 +110,7 @@ class Ledger:
         digest = None if content is None else digest_of(content)
         number, now_ms = self._count(), time.time_ns() // 10**6
         event = Sent(number=number, at_ms=now_ms, op=op, ns=ns, id=memory_id, digest=digest)
-        self._sent[event.number] = event
+        self._note(event)
         self._append(event)
         return event
 
@@ -168,9 +171,26 @@ class Ledger:
             history.accepted.sort(key=lambda event: event.version)
         return found
 
+    def at(self, entry: str) -> Sent | None:
+        """Give the event that is known to have this entry id."""
+        number = self._by_entry.get(entry)
+        return None if number is None else self._sent[number]
+
+    def open(self, key: Key) -> list[Sent]:
+        """Events of one memory whose outcome is unknown, also because they are on their way."""
+        return list(self._open.get(key, {}).values())
+
+    def newest(self, key: Key) -> Sent | None:
+        """Give the event of one memory that has the highest entry id of those known to be accepted."""
+        return self._newest.get(key)
+
     def fold(self) -> dict[Key, Sent]:
         """The event that decides about each memory: the accepted one with the highest entry id."""
         return {key: history.accepted[-1] for key, history in self.histories().items() if history.accepted}
+
+    def _note(self, event: Sent) -> None:
+        self._sent[event.number] = event
+        self._open.setdefault(event.key, {})[event.number] = event
 
     def _count(self) -> int:
         self._last += 1
@@ -181,12 +201,16 @@ class Ledger:
 
     def _conclude(self, outcome: Outcome, *, keep: bool = False) -> None:
         event = self._sent.pop(outcome.number)
+        self._open.get(event.key, {}).pop(event.number, None)
         if outcome.entry is None:
             self._refused += 1
         else:
-            self._sent[event.number] = msgspec.structs.replace(
-                event, entry=outcome.entry, concluded=outcome.concluded
-            )  # fmt: skip
+            event = msgspec.structs.replace(event, entry=outcome.entry, concluded=outcome.concluded)
+            self._sent[event.number] = event
+            self._by_entry[outcome.entry] = event.number
+            newest = self._newest.get(event.key)
+            if newest is None or newest.version < event.version:
+                self._newest[event.key] = event
         if keep:
             self._append(outcome)
 
@@ -194,7 +218,7 @@ class Ledger:
         for line in _lines(self.path):
             if b'"op"' in line:
                 event = msgspec.json.decode(line, type=Sent)
-                self._sent[event.number] = event
+                self._note(event)
                 self._last = event.number
             else:
                 outcome = msgspec.json.decode(line, type=Outcome)

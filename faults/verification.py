@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -16,10 +16,13 @@ from jiyi.events import parse_entry
 from jiyi.streams import EventStream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from jiyi.connections import Database
     from jiyi.settings import Settings
+
+Letter: TypeAlias = tuple[str, str]
+"""(namespace, version) of a dead letter."""
 
 _AT_ONCE = 500
 _NOTHING = (0, 0)
@@ -40,9 +43,10 @@ class Stored(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, kw_only=True):
     """What became of the events of a ledger.
 
-    `sent` = `unknown` + `applied` + `superseded` + `dead_lettered` + what `pending` and `lost` name. An event is
-    applied when it is the stored version of its memory (or a delete of which nothing is left), superseded when a later
-    one is. `unknown` counts outcomes that are still unknown; one that was found stored counts as applied.
+    `sent` = `unknown` + `applied` + `superseded` + `dead_lettered` + `dropped` + `vanished` + what `pending` and `lost`
+    name. An event is applied when it is the stored version of its memory (or a delete of which nothing is left),
+    superseded when a later one is. `unknown` counts outcomes that are still unknown; one that was found stored counts
+    as applied. `dropped` was a dead letter that an operator threw away, `vanished` what the server itself has lost.
     """
 
     sent: int = 0
@@ -50,6 +54,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     applied: int = 0
     superseded: int = 0
     dead_lettered: int = 0
+    dropped: int = 0
+    vanished: int = 0
     pending: list[str] = []
     """Entry ids that are still unread or pending."""
     lost: list[str] = []
@@ -65,25 +71,36 @@ class Verdict(msgspec.Struct, kw_only=True):
         return not (self.pending or self.lost or self.wrong or self.problems)
 
     def __str__(self) -> str:
-        counted = ("sent", "unknown", "applied", "superseded", "dead_lettered")
+        counted = ("sent", "unknown", "applied", "superseded", "dead_lettered", "dropped", "vanished")
         lines = ["  ".join(f"{name.replace('_', '-')} {getattr(self, name)}" for name in counted)]
         for name in ("pending", "lost", "wrong", "problems"):
             lines += [f"{name}: {item}" for item in getattr(self, name)]
         return "\n".join(lines)
 
 
-async def verify(ledger: Ledger, database: Database, settings: Settings) -> Verdict:
+async def verify(
+    ledger: Ledger,
+    database: Database,
+    settings: Settings,
+    *,
+    dropped: Container[Letter] = (),
+    vanished: Callable[[str], bool] = lambda _entry: False,
+) -> Verdict:
     """Compare a ledger with the memories, tombstones and dead letters of the namespaces that it names.
 
     Meant for a pipeline that has come to rest. An event of unknown outcome that is found stored is recorded as
-    accepted in the ledger, so that later verifications demand it.
+    accepted in the ledger, so that later verifications demand it. Nobody is to blame for dead letters that were
+    `dropped`, nor for accepted entries that the server itself has lost, of which `vanished` tells.
     """
     histories = ledger.histories()
     namespaces = sorted({ns for ns, _ in histories})
-    filed = Counter(
-        [(letter.ns, letter.entry) for ns in namespaces async for letter in dead_letters.letters(database, ns)]
-    )  # fmt: skip
-    judge = _Judge(ledger, EventStream(database, settings.stream, settings.group), filed)
+    dead: dict[Letter, str] = {}
+    filed: Counter[Letter] = Counter()
+    for ns in namespaces:
+        async for letter in dead_letters.letters(database, ns):
+            dead[letter.ns, letter.entry] = letter.code
+            filed[letter.ns, letter.entry] += 1
+    judge = _Judge(ledger, EventStream(database, settings.stream, settings.group), dead, dropped, vanished)
     judge.verdict.wrong += [f"{entry}: a dead letter {times} times" for (_, entry), times in filed.items() if times > 1]
     found = list(histories)
     for at in range(0, len(found), _AT_ONCE):
@@ -94,7 +111,8 @@ async def verify(ledger: Ledger, database: Database, settings: Settings) -> Verd
     verdict.sent = len(ledger.sent)
     for ns in namespaces:
         known = {keys.memory_key(ns, memory_id).encode() for other, memory_id in histories if other == ns}
-        strange = {key async for page in scan(database, ns) for key in page if key.startswith(b"memory:")} - known
+        prefix = keys.memory_key(ns, "").encode()
+        strange = {key async for page in scan(database, ns) for key in page if key.startswith(prefix)} - known
         verdict.wrong += [f"{key.decode(errors='replace')}: nobody wrote this" for key in sorted(strange)]
     for report in await check(database, namespaces, stream=settings.stream):
         verdict.problems += [
@@ -118,9 +136,17 @@ async def _stored(database: Database, found: Sequence[Key]) -> list[Stored]:
 class _Judge:
     """Judges one memory after the other."""
 
-    def __init__(self, ledger: Ledger, stream: EventStream, dead: Counter[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        stream: EventStream,
+        dead: Mapping[Letter, str],
+        dropped: Container[Letter],
+        vanished: Callable[[str], bool],
+    ) -> None:
         self.verdict = Verdict()
-        self._ledger, self._stream, self._dead = ledger, stream, dead
+        self._ledger, self._stream = ledger, stream
+        self._dead, self._dropped, self._vanished = dead, dropped, vanished
 
     async def judge(self, history: History, stored: Stored) -> None:
         """Account for every event of one memory."""
@@ -167,7 +193,8 @@ class _Judge:
         named = f"{entry} of {event.key}"
         if self._is_dead(event):
             verdict.dead_lettered += 1
-            if event.version == stored.version:
+            # Applied and never acknowledged, because each of its workers died in between: given up all the same.
+            if event.version == stored.version and self._dead[event.ns, entry] != "max_deliveries":
                 verdict.wrong.append(f"{named}: a dead letter, and applied")
         elif event.version < version:
             verdict.superseded += 1
@@ -175,6 +202,10 @@ class _Judge:
             verdict.applied += 1
             if event.digest != stored.digest:
                 verdict.wrong.append(f"{named}: stored with another content")
+        elif (event.ns, entry) in self._dropped:
+            verdict.dropped += 1
+        elif self._vanished(entry):
+            verdict.vanished += 1
         elif await self._stream.is_unprocessed(entry):
             verdict.pending.append(entry)
         else:

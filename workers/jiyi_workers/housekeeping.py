@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 from jiyi import keys, metrics, scripts
 from jiyi.conditions import server_conditions
 from jiyi.connections import execute
+from jiyi.errors import CorruptIndexError, InvalidEventError
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
 from jiyi.logs import get_logger
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jiyi.connections import Database
     from jiyi.settings import Settings
     from jiyi.streams import EventStream
+    from jiyi_workers.compactor import Compactor
 
 _NAMESPACES_PER_SWEEP = 100
 _PER_NAMESPACE = 500
@@ -34,8 +36,16 @@ log = get_logger()
 class Housekeeping:
     """One sweep at a time, over a bounded number of namespaces; every worker may do it at once."""
 
-    def __init__(self, database: Database, stream: EventStream, analyzer: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        stream: EventStream,
+        analyzer: str,
+        settings: Settings,
+        compactor: Compactor | None = None,
+    ) -> None:
         self._database = database
+        self._compactor = compactor
         self._stream = stream
         self._settings = settings
         self._writer = IndexWriter(database, analyzer)
@@ -56,7 +66,10 @@ class Housekeeping:
                 await self._expire(ns, now_ms)
                 await self._forget(ns, state.floor)
                 await self._count_letters(ns)
-            except ResponseError as error:  # damage in one namespace must not keep the others untidy
+                if self._compactor is not None:
+                    await self._compactor.look(ns)
+            except (ResponseError, CorruptIndexError, InvalidEventError, ValueError) as error:
+                # Damage in one namespace, be it of another type or unreadable, must not keep the others untidy.
                 log.exception("sweep_refused", ns=ns, error=str(error))
                 metrics.WORKER_ERRORS.labels("refused").inc()
         if self._cursor == 0:
