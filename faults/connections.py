@@ -121,21 +121,16 @@ class Connection:
         while data := await _receive(self._server):
             complete: list[bytes] = []
             for raw, _ in splitter.feed(data):
-                after = self._answered(raw)
-                if after:
-                    await self._send("downstream", b"".join(complete))
-                    complete = []
-                    await self._hit(after)
+                if self._waiting and not self._listens() and not raw.startswith(b">"):
+                    request, points = self._waiting[0]
+                    if points:
+                        await self._send("downstream", b"".join(complete))
+                        complete = []
+                        await self._hit([(request._replace(reply=raw), point) for point in points])
+                    self._waiting.popleft()
                 complete.append(raw)
             await self._send("downstream", b"".join(complete))
         await self._send("downstream", b"", end=True)
-
-    def _answered(self, raw: bytes) -> list[tuple[Request, Failpoint]]:
-        """Pair a reply with its request; gives the fail-points that act on it before it is forwarded."""
-        if raw.startswith(b">") or not self._waiting or self._listens():
-            return []
-        request, points = self._waiting.popleft()
-        return [(request._replace(reply=raw), point) for point in points]
 
     def _listens(self) -> bool:
         return bool(self._waiting) and self._waiting[0][0].name in _UNPAIRED
