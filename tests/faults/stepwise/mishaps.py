@@ -36,6 +36,7 @@ class Wire:
         self._database = database
         self._turn = asyncio.Lock()
         self._dead = False
+        self.unseen = set()  # commands that were executed, and whose answer was not seen
         self.expect(None)
 
     def expect(self, mishap):
@@ -65,6 +66,8 @@ class Wire:
                 raise Died
             if kind == "cut before":
                 raise redis.ConnectionError("cut before the command was sent")
+            if kind in {"dies after", "cut after"}:
+                self.unseen.add(command[0])
             answer = await self._database.execute_command(*_without_block(command), **options)
             if kind == "dies after":
                 self._dead = True
