@@ -24,6 +24,7 @@ import jiyi.index
 import jiyi_workers.worker
 from jiyi import dead_letters, keys, scripts
 from jiyi.analysis import Analyzer
+from jiyi.compaction import compact_namespace
 from jiyi.connections import connect
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
@@ -208,6 +209,13 @@ class Histories(RuleBasedStateMachine):
     async def _reindex(self, wire, analyzer, force):
         for ns in self.names:
             await reindex_namespace(wire, ns, analyzer, force=force)
+
+    def compact(self, mishap):
+        self.operate(mishap, self._compact)
+
+    async def _compact(self, wire):
+        for ns in self.names:
+            await compact_namespace(wire, ns)
 
     # What others do to the server.
 
