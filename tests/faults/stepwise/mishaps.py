@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Literal, NamedTuple
 
-import redis
+from redis import ConnectionError  # noqa: A004
+from redis.asyncio import Redis
+
+from jiyi import connections
 
 MOST_COMMANDS = 3_000
 """No job of these tests needs more: beyond it something never ends."""
@@ -26,16 +29,19 @@ class Mishap(NamedTuple):
     command: int
 
 
-class Wire:
-    """What one process has for a database: every command passes through, one at a time.
+class Wire(Redis):
+    """A client of one process, on the connections of another: every command passes through, one at a time.
 
     One at a time, because the order in which the commands of two namespaces reach the server would be chance.
     """
 
     def __init__(self, database):
-        self._database = database
+        super().__init__(connection_pool=database.connection_pool)
+        self.response_callbacks = database.response_callbacks
+        connections._PROCESSES[self] = connections._PROCESSES[database]
         self._turn = asyncio.Lock()
         self._dead = False
+        self.unseen = set()  # commands that were executed, and whose answer was not seen
         self.expect(None)
 
     def expect(self, mishap):
@@ -64,17 +70,16 @@ class Wire:
             if self._dead:
                 raise Died
             if kind == "cut before":
-                raise redis.ConnectionError("cut before the command was sent")
-            answer = await self._database.execute_command(*_without_block(command), **options)
+                raise ConnectionError("cut before the command was sent")
+            if kind in {"dies after", "cut after"}:
+                self.unseen.add(command[0])
+            answer = await super().execute_command(*_without_block(command), **options)
             if kind == "dies after":
                 self._dead = True
                 raise Died
             if kind == "cut after":
-                raise redis.ConnectionError("cut before the answer was read")
+                raise ConnectionError("cut before the answer was read")
             return answer
-
-    async def info(self, *sections):
-        return await self.execute_command("INFO", *sections)
 
     def _kind(self):
         number = self._commands
