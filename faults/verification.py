@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -93,12 +94,14 @@ async def verify(
     """
     histories = ledger.histories()
     namespaces = sorted({ns for ns, _ in histories})
-    dead = {
-        (letter.ns, letter.entry): letter.code
-        for ns in namespaces
-        async for letter in dead_letters.letters(database, ns)
-    }
+    dead: dict[Letter, str] = {}
+    filed: Counter[Letter] = Counter()
+    for ns in namespaces:
+        async for letter in dead_letters.letters(database, ns):
+            dead[letter.ns, letter.entry] = letter.code
+            filed[letter.ns, letter.entry] += 1
     judge = _Judge(ledger, EventStream(database, settings.stream, settings.group), dead, dropped, vanished)
+    judge.verdict.wrong += [f"{entry}: a dead letter {times} times" for (_, entry), times in filed.items() if times > 1]
     found = list(histories)
     for at in range(0, len(found), _AT_ONCE):
         chunk = found[at : at + _AT_ONCE]

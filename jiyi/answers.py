@@ -93,6 +93,68 @@ class SearchResult(msgspec.Struct, frozen=True, rename="camel"):
     index: IndexStatistics
 
 
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An event that could not be applied, without its content; `id` is None where none can be read.
+
+    `letter` is its name among the dead letters, `entry` was its entry in the stream, `code` and `reason` say why.
+    """
+
+    letter: str
+    ns: str
+    entry: str
+    code: str
+    reason: str
+    dead_at: datetime
+    deliveries: int
+    id: str | None = None
+
+
+class EventField(msgspec.Struct, frozen=True):
+    """A field of an event. `exact` is False where it had to be changed to be shown (bytes that are no UTF-8)."""
+
+    name: str
+    value: Any
+    exact: bool = True
+
+
+class DeadLetterEvent(DeadLetter, frozen=True, kw_only=True, rename="camel"):
+    """A dead letter with the fields of its event, in their order."""
+
+    fields: tuple[EventField, ...]
+
+
+class DeadLetterPage(msgspec.Struct):
+    """Dead letters, oldest first; `next` is to be given as `after`, None at the end."""
+
+    letters: list[DeadLetter]
+    next: str | None = None
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The event of a dead letter is on the stream again as `entry`, in the version that it had."""
+
+    letter: str
+    ns: str
+    entry: str
+    id: str | None = None
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """A dead letter that is gone for good."""
+
+    letter: str
+    ns: str
+    id: str | None = None
+
+
+class LetterStep(msgspec.Struct):
+    """A step over all dead letters of a namespace: how many it was, and whether more remain up to `until`."""
+
+    count: int
+    more: bool
+    until: str | None = None
+
+
 class AcceptedMany(msgspec.Struct):
     """Answer to a write of several memories, in their order."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from jiyi.answers import Readiness, SearchResult, StoredMemory
+    from jiyi.answers import DeadLetter, DeadLetterEvent, Readiness, Replayed, SearchResult, StoredMemory
     from jiyi.events import Accepted
     from jiyi.http import Answer, Request
     from jiyi.memories import MemoryFields
@@ -108,6 +108,38 @@ class SyncClient:
         """Delete a memory; that there is none is no error."""
         return self._call().send(requests.delete(id, ns))
 
+    def dead_letters(
+        self, ns: str = DEFAULT_NAMESPACE, limit: int | None = None, after: str | None = None
+    ) -> list[DeadLetter]:
+        """List the events that could not be applied, oldest first, without contents: all, or `limit` after a letter."""
+        return requests.dead_letters(self._call(), ns, limit, after)
+
+    def dead_letter(self, letter: str, ns: str = DEFAULT_NAMESPACE) -> DeadLetterEvent:
+        """Give a dead letter with the fields of its event. Raises `ApiError` with status 404 when there is none."""
+        return self._call().send(requests.dead_letter(letter, ns))
+
+    def replay(self, letter: str, ns: str = DEFAULT_NAMESPACE) -> Replayed:
+        """Put the event of a dead letter on the stream again; it cannot undo what was written later. 404 as above.
+
+        Should it fail again, it comes back as a new letter.
+        """
+        return self._call().send(requests.replay(letter, ns))
+
+    def replay_all(self, ns: str = DEFAULT_NAMESPACE) -> int:
+        """Replay all dead letters of a namespace, step by step; gives their number.
+
+        Should the reader go away meanwhile, some are replayed and the others are still there.
+        """
+        return requests.replay_all(self._call(), ns)
+
+    def drop(self, letter: str, ns: str = DEFAULT_NAMESPACE) -> None:
+        """Remove a dead letter for good. Raises `ApiError` with status 404 when there is none."""
+        self._call().send(requests.drop(letter, ns))
+
+    def drop_all(self, ns: str = DEFAULT_NAMESPACE) -> int:
+        """Remove all dead letters of a namespace, step by step as `replay_all`; gives their number."""
+        return requests.drop_all(self._call(), ns)
+
     def _call(self) -> Call:
         return Call(self._transport)
 
@@ -179,6 +211,32 @@ class Client:
     async def delete(self, id: str, ns: str = DEFAULT_NAMESPACE) -> Accepted:  # noqa: A002 - the field's name
         """Delete a memory; see `SyncClient.delete`."""
         return await self._send(requests.delete(id, ns))
+
+    async def dead_letters(
+        self, ns: str = DEFAULT_NAMESPACE, limit: int | None = None, after: str | None = None
+    ) -> list[DeadLetter]:
+        """List the events that could not be applied; see `SyncClient.dead_letters`."""
+        return await self._run(lambda call: requests.dead_letters(call, ns, limit, after))
+
+    async def dead_letter(self, letter: str, ns: str = DEFAULT_NAMESPACE) -> DeadLetterEvent:
+        """Give a dead letter with the fields of its event; see `SyncClient.dead_letter`."""
+        return await self._send(requests.dead_letter(letter, ns))
+
+    async def replay(self, letter: str, ns: str = DEFAULT_NAMESPACE) -> Replayed:
+        """Put the event of a dead letter on the stream again; see `SyncClient.replay`."""
+        return await self._send(requests.replay(letter, ns))
+
+    async def replay_all(self, ns: str = DEFAULT_NAMESPACE) -> int:
+        """Replay all dead letters of a namespace; see `SyncClient.replay_all`."""
+        return await self._run(lambda call: requests.replay_all(call, ns))
+
+    async def drop(self, letter: str, ns: str = DEFAULT_NAMESPACE) -> None:
+        """Remove a dead letter for good; see `SyncClient.drop`."""
+        await self._send(requests.drop(letter, ns))
+
+    async def drop_all(self, ns: str = DEFAULT_NAMESPACE) -> int:
+        """Remove all dead letters of a namespace; see `SyncClient.drop_all`."""
+        return await self._run(lambda call: requests.drop_all(call, ns))
 
     async def _send(self, request: Request[Answer]) -> Answer:
         return await self._run(lambda call: call.send(request))

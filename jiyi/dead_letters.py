@@ -12,11 +12,12 @@ from jiyi.connections import execute
 from jiyi.events import identify, parse_entry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from jiyi.connections import Database
 
 _PAGE = 500
+_LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,16 +43,30 @@ async def namespaces(database: Database) -> list[str]:
     return sorted({raw.decode() for raw in members} | {"default"})
 
 
-async def letters(database: Database, ns: str) -> AsyncIterator[DeadLetter]:
-    """All dead letters of a namespace, oldest first."""
-    after = "-"
+async def letters(
+    database: Database, ns: str, *, after: str | None = None, until: str | None = None, page: int = _PAGE
+) -> AsyncGenerator[DeadLetter, None]:
+    """Dead letters of a namespace, oldest first: all, or those after the letter `after` up to the letter `until`.
+
+    They are read `page` at a time, and so that many events are held in memory. Letters may be replayed and dropped
+    meanwhile; without `until` those that come meanwhile are given too.
+    """
+    if after == _LAST_ID:  # nothing can follow, and Redis refuses to look for it
+        return
+    start = "-" if after is None else f"({after}"
     while True:
-        rows = await execute(database, "XRANGE", keys.dead_key(ns), after, "+", "COUNT", _PAGE)
+        rows = await execute(database, "XRANGE", keys.dead_key(ns), start, until or "+", "COUNT", page)
         for letter, flat in rows:
             yield _decode(ns, letter.decode(), flat)
-        if len(rows) < _PAGE:
+        if len(rows) < page:
             return
-        after = f"({rows[-1][0].decode()}"
+        start = f"({rows[-1][0].decode()}"
+
+
+async def newest(database: Database, ns: str) -> str | None:
+    """Id of the newest dead letter, as the bound `until` of a walk that replays: what fails again comes after it."""
+    rows = await execute(database, "XREVRANGE", keys.dead_key(ns), "+", "-", "COUNT", 1)
+    return rows[0][0].decode() if rows else None
 
 
 async def find(database: Database, ns: str, letter: str) -> DeadLetter | None:
@@ -86,19 +101,22 @@ async def drop(database: Database, letter: DeadLetter) -> bool:
 def _replayed(letter: DeadLetter) -> tuple[Sequence[tuple[bytes, bytes]], bool]:
     """Give the fields to append, and whether they carry the version.
 
-    What cannot be read cannot be given one: it will most likely fail again, as an event of its own.
+    What cannot be read cannot be given one: it will most likely fail again, as an event of its own. But for the version
+    nothing is changed, so that an event which must be refused is refused again, and reaches no other namespace.
     """
     fields = dict(letter.fields)
     if b"payload" not in fields:
         origin = (b"origin", letter.entry.encode())
         return [*(pair for pair in letter.fields if pair[0] != b"origin"), origin], True
+    if len(letter.fields) > 1:
+        return letter.fields, False
     try:
         named = msgpack.unpackb(fields[b"payload"], raw=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return letter.fields, False
     if not isinstance(named, dict):
         return letter.fields, False
-    return [(b"payload", msgpack.packb({**named, "origin": letter.entry}, use_bin_type=False))], True
+    return [(b"payload", msgpack.packb({**named, "origin": letter.entry}))], True
 
 
 def _decode(ns: str, letter: str, flat: Sequence[bytes]) -> DeadLetter:

@@ -58,9 +58,26 @@ def parse_entry(entry: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def next_entry(entry: str) -> str:
+    """Give the first entry id after this one; after the very last there is none, and it is given itself."""
+    ms, sequence = parse_entry(entry)
+    if sequence < _MAX_ENTRY_PART:
+        return f"{ms}-{sequence + 1}"
+    return f"{ms + 1}-0" if ms < _MAX_ENTRY_PART else entry
+
+
+def parse_letter(letter: str, field: str = "letter") -> str:
+    """Check the id of a dead letter, and give it as Redis writes it. Raises `InvalidEventError` that names `field`."""
+    try:
+        ms, sequence = parse_entry(letter)
+    except InvalidEventError as error:
+        raise InvalidEventError(error.code, field, "must be the id of a dead letter, like 1764470000000-0") from None
+    return f"{ms}-{sequence}"
+
+
 def encode_write(memory_id: str, ns: str, memory: Memory) -> dict[str, bytes]:
     """Stream fields of a write, as our own producers send them."""
-    fields = {"event": "write", "id": memory_id, "ns": ns, **msgspec.to_builtins(memory)}
+    fields = {"event": "write", "id": memory_id, "ns": ns, **memory.to_fields()}
     return {"payload": msgpack.packb(fields, use_bin_type=False)}
 
 

@@ -124,7 +124,7 @@ class Call:
                 connection.close()
             else:
                 transport.keep(connection)
-            return _decoded(response, body, request.answer)
+            return _decoded(response, body, request.answer, transport.where)
 
     def sleep(self, seconds: float) -> None:
         """Let time pass, not longer than until it is aborted."""
@@ -203,19 +203,21 @@ def _is_readable(source: socket.socket) -> bool:
         return bool(selector.select(0))
 
 
-def _decoded(response: HTTPResponse, body: bytes, answer: type[Answer]) -> Answer:
+def _decoded(response: HTTPResponse, body: bytes, answer: type[Answer], where: str) -> Answer:
     status = response.status
     if 200 <= status < 300:  # noqa: PLR2004 - success
         try:
             return msgspec.json.decode(body, type=answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            message = f"the answer is not that of a jiyi reader ({error}); is JIYI_API_URL right?"
+            message = f"what answers at {where} is no jiyi reader ({error}); is JIYI_API_URL right?"
             raise ApiError(status, "unreadable_answer", message) from None
     try:
         told = msgspec.json.decode(body, type=ErrorAnswer).error
     except (msgspec.DecodeError, UnicodeDecodeError):
         told = ErrorBody()
-    message = told.message or f"the reader answered {status} {response.reason}"
+    message = (
+        f"{told.message} (the reader at {where})" if told.message else f"{where} answered {status} {response.reason}"
+    )
     if status in _AWAY:
         retry_after = response.headers.get("Retry-After", "").strip()
         retry_after_s = float(retry_after) if retry_after.isdecimal() else 1.0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from jiyi import keys, scripts
-from jiyi.connections import execute
-from jiyi.errors import AnalyzerMismatchError, UnavailableError
+from jiyi.connections import execute, server_of
+from jiyi.errors import AnalyzerMismatchError, CorruptIndexError, UnavailableError
 from jiyi.events import parse_entry
 from jiyi.packing import Prepared, Reservation, old_document, pack
 from jiyi.scripts import ApplyStatus, PrepareStatus
@@ -42,7 +42,7 @@ _FINAL = {PrepareStatus.APPLIED: Outcome.DUPLICATE, PrepareStatus.SUPERSEDED: Ou
 
 
 class IndexWriter:
-    """Writes the index. Holds nothing but the epochs of the namespaces that it has announced.
+    """Writes the index. Holds nothing but the epochs of the namespaces that it has announced, and where.
 
     `observe` is called with the seconds of every apply call.
     """
@@ -53,7 +53,7 @@ class IndexWriter:
         self._database = database
         self._analyzer = analyzer
         self._observe = observe
-        self._announced: dict[str, str] = {}
+        self._announced: dict[str, tuple[str, str]] = {}
 
     async def apply(self, ns: str, changes: Sequence[Change], *, again: bool = False) -> list[Outcome]:
         """Apply analysed changes of one namespace; gives the outcome of each, in their order.
@@ -105,6 +105,7 @@ class IndexWriter:
             else:
                 jobs.append((i, found))
         left: list[int] = []
+        status = ApplyStatus.OK
         calls = list(_calls(jobs))
         for call in calls:
             batch, last = [job for _, job in call], call is calls[-1]
@@ -117,6 +118,8 @@ class IndexWriter:
                     outcomes[i] = Outcome.UNCHANGED if job.fence_only else Outcome.APPLIED
             else:
                 left += [i for i, _ in call]
+        if status is not ApplyStatus.OK and reservation.token:  # the last call has not released it
+            await execute(self._database, "ZREM", keys.reservations_key(ns), reservation.token)
         return left
 
     async def _prepare(
@@ -135,8 +138,8 @@ class IndexWriter:
             allow_oom=allow_oom,
         )
         if not rest:
-            raise AnalyzerMismatchError(ns, analyzer.decode(), self._analyzer)
-        epoch = raw_epoch.decode()
+            raise AnalyzerMismatchError(ns, _text(analyzer), self._analyzer)
+        epoch = _text(raw_epoch)
         await self._announce(ns, epoch)
         first, states = int(rest[0]), rest[1:]
         doc = first
@@ -150,21 +153,32 @@ class IndexWriter:
         return Reservation(epoch, token if doc > first else ""), prepared
 
     async def _announce(self, ns: str, epoch: str) -> None:
-        """Add the namespace to the set of all before anything is applied in it (again after a wipe)."""
-        if self._announced.get(ns) != epoch:
+        """Add the namespace to the set of all before anything is applied in it.
+
+        Again after a wipe, and at another server process: it may have the namespace and have lost the announcement.
+        """
+        announced = epoch, server_of(self._database, keys.NAMESPACES)
+        if self._announced.get(ns) != announced:
             # Looked at first: a server whose memory is full refuses to add even what is there.
             if not await execute(self._database, "SISMEMBER", keys.NAMESPACES, ns):
                 await execute(self._database, "SADD", keys.NAMESPACES, ns)
-            self._announced[ns] = epoch
+            self._announced[ns] = announced
 
 
 def _prepared(change: Change, status: PrepareStatus, stored: Sequence[Any]) -> Prepared | Outcome:
     if status in _FINAL:
         return _FINAL[status]
     entry, doc = [*stored, None][:2]
-    expected = f"{(entry or b'').decode()} {(doc or b'').decode()}"
+    expected = f"{_text(entry or b'')} {_text(doc or b'')}"
     old = old_document(stored[1:]) if status is PrepareStatus.REPLACES else None
     return Prepared(change=change, expected=expected, fence_only=status is PrepareStatus.UNCHANGED, old=old)
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptIndexError("a fence, an epoch or an analyzer cannot be read; run: jiyi check") from error
 
 
 def _calls(jobs: Sequence[tuple[int, Prepared]]) -> Iterator[list[tuple[int, Prepared]]]:

@@ -11,13 +11,14 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 | `index:{ns}:<term>` | string | the postings of a longer term | as its last document |
 | `journal:{ns}` | string | births and deaths of document numbers | as the namespace |
 | `ids:{ns}:<block>` | hash | document number → id, 128 numbers a block | as the documents |
-| `stats:{ns}` | hash | `docs`, `tokens`, `next_doc`, `analyzer`, `epoch` | as the namespace |
+| `stats:{ns}` | hash | `docs`, `tokens`, `next_doc`, `analyzer`, `epoch`, `forgotten` | as the namespace |
 | `tombstones:{ns}` | sorted set | id → milliseconds of the deleting entry | as the tombstones |
 | `expiries:{ns}` | sorted set | id → `expires_at` in milliseconds | as the memory |
 | `reservations:{ns}` | sorted set | token of a call that holds document numbers → its time | until applied, or a day |
 | `dead:{ns}` | stream | dead letters | until dropped or replayed |
 | `letters:{ns}` | hash | version of a dead event → its letter, or `replayed` and that | until dropped or processed |
 | `failed:{ns}` | hash | id → version and reason of its last dead letter | as the dead letter |
+| `rebuild:{ns}:<token>` | string | what a repair is writing | until it is in place, or ten minutes |
 | `namespaces` | set | every namespace ever written | for ever |
 | `processed:{stream}` | hash | per consumer group: entries acknowledged, lost, added before it | as the stream |
 
@@ -35,6 +36,9 @@ BUCKETS = 64
 """Hashes of the term dictionary. 64 keep a hash of a small namespace in its compact encoding."""
 IDS_PER_BLOCK = 128
 """Document numbers in one `ids` hash: few enough for its compact encoding, whose default limit is 512 fields."""
+
+_HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
+"""The beginning of a key with a hash tag, as Redis Cluster finds it: only the first `{` counts."""
 
 _RESERVED = re.compile(rb"[^!-$&-9;-z|~\x80-\xff]")
 """Bytes that are encoded in a namespace: controls, space, `%`, `:`, `{`, `}` and DEL."""
@@ -122,9 +126,14 @@ def failed_key(namespace: str) -> str:
     return f"failed:{{{encode_namespace(namespace)}}}"
 
 
+def rebuild_key(namespace: str, token: str) -> str:
+    """A journal or postings that a repair is writing, before they are put in place."""
+    return f"rebuild:{{{encode_namespace(namespace)}}}:{token}"
+
+
 def processed_key(stream: str) -> str:
     """Account of a stream's consumer groups, in the stream's own cluster slot."""
-    tagged = re.search(r"\{[^}]+\}", stream)
+    tagged = _HASH_TAG.match(stream)
     return f"processed:{stream}" if tagged else f"processed:{{{stream}}}"
 
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 if TYPE_CHECKING:
     from jiyi.settings import Settings
@@ -15,16 +16,20 @@ if TYPE_CHECKING:
 
 def configure(settings: Settings, **context: Any) -> None:
     """Set up structlog for this process, on standard error; `context` is bound to every line."""
-    renderer: Any = structlog.processors.JSONRenderer(ensure_ascii=False)
+    # Tracebacks come without the variables of their frames: these hold the memories that were worked on.
+    rendering: list[Any] = [
+        structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+        structlog.processors.JSONRenderer(ensure_ascii=False),
+    ]
     if settings.log_format == "console":
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        plain = structlog.dev.plain_traceback
+        rendering = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
-            renderer,
+            *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

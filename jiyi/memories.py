@@ -37,8 +37,11 @@ LABELS = ("author", "source_system", "user_id", "session_id", "kind")
 FIELDS = ("content", *LABELS, "tags", "timestamp", "importance", "expires_at", "metadata")
 """The fields of a memory besides `id` and `ns`."""
 
-_MAX_MS = 253_402_300_799_999  # the last millisecond of the year 9999
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: no time of a memory lies behind it."""
 _MIN_MS = -62_135_596_800_000  # the first of the year 1
+_SECONDS_BELOW = 100_000_000_000
+"""As milliseconds such a number is a day near 1970, which nobody means; as seconds, any until the year 5138."""
 
 
 class MemoryFields(TypedDict, total=False):
@@ -104,6 +107,14 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """16 characters (96 bits of BLAKE2b) over all fields as given, defaults not filled in."""
         digest = blake2b(msgspec.msgpack.encode(msgspec.structs.astuple(self)), digest_size=12).digest()
         return urlsafe_b64encode(digest).decode()
+
+    def to_fields(self) -> dict[str, Any]:
+        """Give what `from_fields` makes the same memory of: times as milliseconds, or as text near 1970."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        for name in ("timestamp", "expires_at"):
+            if name in fields and abs(fields[name]) < _SECONDS_BELOW:
+                fields[name] = format_time(fields[name])
+        return fields
 
     def stored(self) -> list[str]:
         """Field, value, field, value, … of the memory's hash in Redis; fields at their default are left out."""
@@ -193,7 +204,10 @@ def parse_id(value: Any) -> str:
 
 
 def parse_time(field: str, value: Any) -> int:
-    """Read ISO 8601, a `datetime` (both without zone: UTC) or epoch milliseconds; give epoch milliseconds."""
+    """Read ISO 8601, a `datetime` (both without zone: UTC) or epoch milliseconds; give epoch milliseconds.
+
+    A number below 10^11 is refused: it would be a day near 1970, but what is meant are seconds, or by 0 no time at all.
+    """
     number: int | None = None
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
@@ -205,8 +219,11 @@ def parse_time(field: str, value: Any) -> int:
             number = int(text) if text.lstrip("+-").isdecimal() else _epoch_ms(datetime.fromisoformat(text))
         except (ValueError, OverflowError):
             number = None
-    if number is None or not _MIN_MS <= number <= _MAX_MS:
+    if number is None or not _MIN_MS <= number <= LATEST_MS:
         raise InvalidEventError("invalid_field", field, "must be ISO 8601 (2026-05-04T10:30:00Z) or epoch milliseconds")
+    if abs(number) < _SECONDS_BELOW and (isinstance(value, int) or str(value).strip().lstrip("+-").isdecimal()):
+        advice = "are these seconds? Give milliseconds, or ISO 8601"
+        raise InvalidEventError("invalid_field", field, f"is too small for epoch milliseconds; {advice}")
     return number
 
 

@@ -11,9 +11,10 @@ import msgpack
 import msgspec
 
 from jiyi import keys
+from jiyi.errors import CorruptIndexError
 from jiyi.events import parse_entry
-from jiyi.memories import DEFAULT_IMPORTANCE, LABELS, Memory
-from jiyi.postings import DEATH, JOURNAL, MAX_TF
+from jiyi.memories import DEFAULT_IMPORTANCE, LABELS, LATEST_MS, Memory
+from jiyi.postings import DEATH, JOURNAL, MAX_DOC, MAX_TF
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,18 +64,26 @@ class Prepared(msgspec.Struct, kw_only=True):
 
 
 def old_document(state: Sequence[bytes | None]) -> OldDocument:
-    """Read (doc, length, terms, labels…, tags) as `prepare_events.lua` gives them."""
+    """Read (doc, length, terms, labels…, tags) as `prepare_events.lua` gives them.
+
+    Raises `CorruptIndexError` for values that no worker has written.
+    """
     doc, length, forward, *labels, tags = state
-    assert doc is not None
-    assert length is not None
-    assert forward is not None
-    terms = list(msgpack.unpackb(forward))
-    terms += [
-        keys.filter_term(name, label.decode()) for name, label in zip(LABELS, labels, strict=True) if label is not None
-    ]
-    if tags is not None:
-        terms += [keys.filter_term("tags", tag) for tag in msgspec.json.decode(tags, type=list[str])]
-    return OldDocument(int(doc), int(length), tuple(terms))
+    try:
+        terms = list(msgspec.msgpack.decode(forward or b"", type=dict[str, int]))
+        terms += [
+            keys.filter_term(name, label.decode())
+            for name, label in zip(LABELS, labels, strict=True)
+            if label is not None
+        ]
+        if tags is not None:
+            terms += [keys.filter_term("tags", tag) for tag in msgspec.json.decode(tags, type=list[str])]
+        old = OldDocument(int(doc or b""), int(length or b""), tuple(terms))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise CorruptIndexError("what is stored of a memory cannot be read; run: jiyi check") from error
+    if not 0 <= old.doc <= MAX_DOC or old.length < 0:
+        raise CorruptIndexError("the number or the length of a document is impossible; run: jiyi check")
+    return old
 
 
 class _Batch:
@@ -134,7 +143,8 @@ class _Batch:
         timestamp = memory.timestamp
         stored: list[Argument] = list(memory.stored())
         if timestamp is None:
-            timestamp = parse_entry(change.version)[0]
+            # Entry ids may lie behind any date (a clock that was wrong once, or an id that somebody chose).
+            timestamp = min(parse_entry(change.version)[0], LATEST_MS)
             stored += ("timestamp", timestamp)
         importance = DEFAULT_IMPORTANCE if memory.importance is None else memory.importance
         self.births.setdefault(keys.ids_key(self.ns, doc), []).extend((doc, change.id))

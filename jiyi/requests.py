@@ -12,9 +12,21 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from jiyi.answers import AcceptedMany, Readiness, ReadinessMany, SearchResult, StoredMemory
+from jiyi.answers import (
+    AcceptedMany,
+    DeadLetter,
+    DeadLetterEvent,
+    DeadLetterPage,
+    Dropped,
+    LetterStep,
+    Readiness,
+    ReadinessMany,
+    Replayed,
+    SearchResult,
+    StoredMemory,
+)
 from jiyi.errors import InvalidQueryError, UnavailableError
-from jiyi.events import Accepted, parse_entry
+from jiyi.events import Accepted, parse_entry, parse_letter
 from jiyi.http import Request
 from jiyi.memories import DEFAULT_NAMESPACE, Memory, parse_id, parse_namespace, to_camel
 
@@ -26,6 +38,8 @@ if TYPE_CHECKING:
 
 READY_IDS = 100
 """Most ids that a reader answers in one readiness request."""
+LETTERS = 100
+"""Most dead letters that a reader gives in one answer."""
 URL_BYTES = 6_000
 """Longest query string of a readiness request (proxies allow about 8,000 bytes); more ids take more requests."""
 WAIT_SLICE_S = 10.0
@@ -133,6 +147,62 @@ def _ask_open(call: Call, accepted: Sequence[Accepted], known: dict[Accepted, Re
         known.update(zip(asked, answers, strict=True))
 
 
+def dead_letters(call: Call, ns: str, limit: int | None, after: str | None) -> list[DeadLetter]:
+    """Ask for dead letters, a page at a time, until there are `limit` or no more."""
+    if limit is not None and limit < 0:
+        raise InvalidQueryError("limit", f"is {limit}; it must not be negative")
+    parameters = {"ns": parse_namespace(ns)} | ({} if after is None else {"after": parse_letter(after, "after")})
+    found: list[DeadLetter] = []
+    while limit is None or len(found) < limit:
+        parameters["limit"] = str(LETTERS if limit is None else min(LETTERS, limit - len(found)))
+        page = call.send(Request("GET", f"/dead?{urlencode(parameters)}", DeadLetterPage))
+        found += page.letters
+        if page.next is None:
+            break
+        parameters["after"] = page.next
+    return found
+
+
+def dead_letter(letter: str, ns: str) -> Request[DeadLetterEvent]:
+    """Get one dead letter with its event."""
+    return Request("GET", _letter_path(letter, ns), DeadLetterEvent)
+
+
+def replay(letter: str, ns: str) -> Request[Replayed]:
+    """Put the event of a dead letter on the stream again."""
+    return Request("POST", _letter_path(letter, ns, "/replay"), Replayed, repeatable=False)
+
+
+def drop(letter: str, ns: str) -> Request[Dropped]:
+    """Remove a dead letter."""
+    return Request("DELETE", _letter_path(letter, ns), Dropped, repeatable=False)
+
+
+def replay_all(call: Call, ns: str) -> int:
+    """Replay all dead letters that there are at the beginning."""
+    return _step_through(call, "POST", "/dead/replay", {"ns": parse_namespace(ns)})
+
+
+def drop_all(call: Call, ns: str) -> int:
+    """Drop all dead letters that there are at the beginning."""
+    return _step_through(call, "DELETE", "/dead", {"ns": parse_namespace(ns), "all": "true"})
+
+
+def _step_through(call: Call, method: str, path: str, parameters: dict[str, str]) -> int:
+    """Ask for step after step up to the letter that was the newest at the first."""
+    count = 0
+    while True:
+        step = call.send(Request(method, f"{path}?{urlencode(parameters)}", LetterStep, repeatable=False))
+        count += step.count
+        if not step.more or step.until is None:
+            return count
+        parameters["until"] = step.until
+
+
+def _letter_path(letter: str, ns: str, action: str = "") -> str:
+    return f"/dead/{parse_letter(letter)}{action}?{urlencode({'ns': parse_namespace(ns)})}"
+
+
 def _groups(queries: Sequence[str]) -> Iterator[list[str]]:
     """Split into groups of at most `READY_IDS` and `URL_BYTES`."""
     group: list[str] = []
@@ -160,7 +230,7 @@ def _wire(memory: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(memory)
     memory_id, ns = fields.pop("id", None), fields.pop("ns", None)
     checked = Memory.from_fields(fields, sys.maxsize)
-    wire = {to_camel(name): value for name, value in msgspec.to_builtins(checked).items()}
+    wire = {to_camel(name): value for name, value in checked.to_fields().items()}
     if checked.metadata is not None:
         wire["metadata"] = msgspec.Raw(checked.metadata.encode())
     if memory_id is not None:

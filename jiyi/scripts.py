@@ -47,6 +47,14 @@ class ApplyStatus(IntEnum):
     RESERVATION_LOST = 4
 
 
+class JournalStatus(IntEnum):
+    """Answer of `repair_journal`; anything but OK means that nothing was written."""
+
+    OK = 0
+    MOVED = 1
+    BEHIND = 2
+
+
 class Script(NamedTuple):
     """Source and SHA-1 of one script."""
 
@@ -77,7 +85,7 @@ def allowing_oom(name: str) -> Script:
 async def call(
     database: Database,
     name: str,
-    key_names: Sequence[str],
+    key_names: Sequence[str | bytes],
     arguments: Sequence[Argument],
     *,
     allow_oom: bool = False,
@@ -243,7 +251,8 @@ async def remove_consumer(database: Database, stream: str, group: str, consumer:
 
 async def drop_tombstones(database: Database, ns: str, ids: Sequence[str], *, floor: str) -> int:
     """Forget the tombstones among `ids` whose version lies before the entry id `floor`."""
-    key_names = [keys.tombstones_key(ns), *(keys.memory_key(ns, memory_id) for memory_id in ids)]
+    key_names = [keys.stats_key(ns), keys.tombstones_key(ns)]
+    key_names += [keys.memory_key(ns, memory_id) for memory_id in ids]
     return int(await call(database, "drop_tombstones", key_names, [floor, *ids]))
 
 
@@ -256,3 +265,86 @@ async def begin_reindex(database: Database, ns: str, *, analyzer: str, force: bo
 async def advance_reindex(database: Database, ns: str, *, analyzer: str, end: int, cursor: int) -> bool:
     """Record that the documents below `cursor` are done; False when this run is over."""
     return bool(await call(database, "advance_reindex", [keys.stats_key(ns)], [analyzer, end, cursor]))
+
+
+def is_repaired(epoch: str, before: str) -> bool:
+    """Tell whether a new epoch comes from a repair of the namespace that had the one `before`, and not from a wipe."""
+    return epoch.partition("~")[0] == before.partition("~")[0]
+
+
+async def repair_counters(database: Database, ns: str, *, revision: str, analyzer: str, floor: int) -> int:
+    """Make counters and journal usable, `next_doc` at least `floor`; 1 mended, 0 sound, -1 another analyzer."""
+    key_names = [keys.stats_key(ns), keys.journal_key(ns)]
+    return int(await call(database, "repair_counters", key_names, [revision, analyzer, floor]))
+
+
+async def repair_memories(
+    database: Database, ns: str, ids: Sequence[str], changes: Sequence[Sequence[Argument]], *, revision: str
+) -> list[bytes | None]:
+    """Mend fields of memories; gives their document numbers, None for one that has moved on, [] without counters."""
+    key_names = [keys.stats_key(ns), *(keys.memory_key(ns, memory_id) for memory_id in ids)]
+    arguments = [revision, *(argument for change in changes for argument in change)]
+    reply: list[bytes | None] = await call(database, "repair_memories", key_names, arguments)
+    return reply
+
+
+async def repair_ids(database: Database, ns: str, block: int, changes: Sequence[tuple[bytes, bytes, str, bool]]) -> int:
+    """Mend (number, id as read, id that it shall have, remove anyway) of one block of ids; gives how many were."""
+    key_names = [keys.ids_key(ns, block * keys.IDS_PER_BLOCK).encode()]
+    arguments: list[Argument] = []
+    for number, current, memory_id, anyway in changes:
+        key_names.append(keys.memory_key(ns, "").encode() + (memory_id.encode() or current))
+        arguments += (number, current, memory_id, "1" if anyway else "0")
+    return int(await call(database, "repair_ids", key_names, arguments))
+
+
+async def repair_journal(  # noqa: PLR0913 - the script's contract
+    database: Database,
+    ns: str,
+    rebuild: str,
+    *,
+    epoch: bytes,
+    journal: tuple[bytes, int],
+    missing: tuple[int, int],
+    size: int,
+) -> JournalStatus:
+    """Put the journal in the key `rebuild` in place; `journal` says (generation, bytes) of the old one as read.
+
+    `missing` is what (docs, tokens) were short of at the instant of that reading.
+    """
+    key_names = [keys.stats_key(ns), keys.journal_key(ns), rebuild]
+    return JournalStatus(await call(database, "repair_journal", key_names, [epoch, *journal, *missing, size]))
+
+
+async def repair_terms(
+    database: Database,
+    ns: str,
+    epoch: bytes,
+    terms: Sequence[tuple[int, str, str]],
+    changes: Sequence[Sequence[Argument]],
+) -> list[int]:
+    """Replace postings of (bucket, term, rebuild key or "") as the script's eight arguments say; 1 where it was done.
+
+    Gives [] in another epoch.
+    """
+    key_names = [keys.stats_key(ns)]
+    for bucket, term, rebuild in terms:
+        index = keys.index_key(ns, term)
+        key_names += (keys.bucket_key(ns, bucket), index, rebuild or index)
+    arguments = [epoch, *(argument for change in changes for argument in change)]
+    reply: list[int] = await call(database, "repair_terms", key_names, arguments)
+    return reply
+
+
+async def repair_marks(database: Database, ns: str, ids: Sequence[str | bytes]) -> int:
+    """Set tombstones' and expiries' marks of memories by what these say; gives how many were mended."""
+    prefix = keys.memory_key(ns, "").encode()
+    raw = [memory_id.encode() if isinstance(memory_id, str) else memory_id for memory_id in ids]
+    key_names: list[str | bytes] = [keys.tombstones_key(ns), keys.expiries_key(ns)]
+    key_names += (prefix + memory_id for memory_id in raw)
+    return int(await call(database, "repair_marks", key_names, raw))
+
+
+async def repair_failed(database: Database, ns: str, field: bytes, mark: bytes) -> bool:
+    """Take back the mark of a dead letter that does not exist; False when the mark has changed."""
+    return bool(await call(database, "repair_failed", _letter_keys(ns), [field, mark]))

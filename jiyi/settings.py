@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -77,7 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             field = name.removeprefix(PREFIX).lower()
             if field not in kinds:
-                raise SettingsError(f"{name} is not a setting of jiyi; the settings are listed in README.md")
+                nearest = get_close_matches(field, kinds, n=1)
+                hint = f"did you mean {PREFIX}{nearest[0].upper()}? All" if nearest else "all"
+                raise SettingsError(f"{name} is not a setting of jiyi; {hint} settings are listed in docs/reference.md")
             values[field] = _convert(name, kinds[field], raw)
         values.update({name: value for name, value in overrides.items() if value is not None})
         settings = cls(**values)
@@ -97,12 +100,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) > 65_535:  # noqa: PLR2004 - the largest TCP port
                 raise SettingsError(f"{PREFIX}{name.upper()} is {getattr(self, name)}; a port is at most 65535")
 
-        if self.confirm_ms >= self.redis_timeout_ms:
+        if self.confirm != "accepted" and self.confirm_ms >= self.redis_timeout_ms:
             raise SettingsError(
                 f"{PREFIX}CONFIRM_MS is {self.confirm_ms}; it must be below {PREFIX}REDIS_TIMEOUT_MS "
                 f"({self.redis_timeout_ms}), or the connection gives up before the server has answered"
             )
-        if "}" in self.stream and not re.search(r"\{[^}]+\}", self.stream):
+        if "}" in self.stream and not re.match(r"[^{]*\{[^}]+\}", self.stream):
             raise SettingsError(
                 f"{PREFIX}STREAM is {self.stream!r}; a brace must be part of a hash tag like {{events}}"
             )

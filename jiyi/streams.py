@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from jiyi import scripts
 from jiyi.connections import execute
-from jiyi.events import parse_entry
+from jiyi.events import next_entry, parse_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,8 +145,7 @@ class EventStream:
         oldest = min(waiting, key=parse_entry, default=None)
         age_ms = 0 if oldest is None else max(0, now_ms - parse_entry(oldest)[0])
         lag = group.get("lag")
-        ms, sequence = parse_entry(delivered)
-        floor = pending[1].decode() if pending[1] is not None else f"{ms}-{sequence + 1}"
+        floor = pending[1].decode() if pending[1] is not None else next_entry(delivered)
         return GroupState(None if lag is None else int(lag), int(pending[0]), age_ms, int(group["consumers"]), floor)
 
     async def consumers(self) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ end
 
 -- Checks. A command on a key of the wrong type raises here, before anything is written.
 
-local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens')
+local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'forgotten')
 if counters[1] ~= epoch then
   return EPOCH_CHANGED
 end
@@ -80,6 +80,7 @@ local journal_bytes = redis.call('STRLEN', journal)
 local has_tombstones = redis.call('ZCARD', tombstones) > 0
 local has_expiries = redis.call('ZCARD', expiries) > 0
 local has_failed = redis.call('HLEN', failed) > 0
+local forgotten = counters[5] and padded(counters[5])
 
 local events = {}
 for i = 1, event_count do
@@ -91,6 +92,9 @@ for i = 1, event_count do
   local fence = redis.call('HMGET', event.key, 'entry', 'doc')
   if (fence[1] or '') .. ' ' .. (fence[2] or '') ~= event.expected then
     return CONFLICT
+  end
+  if not fence[1] and forgotten and version <= forgotten then
+    return CONFLICT -- a delete has come and its tombstone is gone again
   end
   if has_failed then
     local letter = redis.call('HGET', failed, event.id)
@@ -138,10 +142,11 @@ local GONE = ''
 -- Gives the new dictionary value of a term (GONE when no document has it) and notes what follows for its postings;
 -- nil and what is wrong where the stored value cannot be right.
 local function plan_term(key, value, postings, dead)
-  local df = (value and unpack_df('<I4', value) or 0) + #postings / 6 - #dead / 4
-  if df < 0 then
+  local before = value and unpack_df('<I4', value) or 0
+  if before < #dead / 4 then
     return nil, 'a document frequency is too low'
   end
+  local df = before + #postings / 6 - #dead / 4
   if value and #value == 4 then
     local has_postings = redis.call('STRLEN', key) > GENERATION_BYTES
     if df == 0 then
@@ -156,12 +161,15 @@ local function plan_term(key, value, postings, dead)
     end
     return pack_df('<I4', df)
   end
-  if df == 0 then
-    return GONE
-  end
   local records = value and sub(value, 5) .. postings or postings
   if dead ~= '' then
     records = without(records, dead)
+  end
+  if #records ~= 6 * df then
+    return nil, 'the postings of a term are not as many as its document frequency'
+  end
+  if df == 0 then
+    return GONE
   end
   if 4 + #records <= INLINE_BYTES then
     return pack_df('<I4', df) .. records

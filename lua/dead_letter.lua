@@ -23,6 +23,9 @@ end
 if #ARGV < 6 or #ARGV % 2 ~= 0 then
   return redis.error_reply('ERR arguments are missing')
 end
+if not string.match(version, '^%d+%-%d+$') then
+  return redis.error_reply('ERR the version is no entry id')
+end
 redis.call('XLEN', dead)
 local filed = redis.call('HGET', letters, version)
 local under_way = filed and string.match(filed, '^replayed (%S+)$')

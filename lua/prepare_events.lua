@@ -39,7 +39,7 @@ end
 if #ARGV ~= 2 * #KEYS or not now then
   return redis.error_reply('ERR keys or arguments are missing or too many')
 end
-local known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'next_doc')
+local known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'next_doc', 'forgotten')
 local epoch, next_doc = known[1], tonumber(known[3] or '0')
 if not epoch ~= not known[3] or not next_doc then
   return redis.error_reply('CORRUPT the next document number of the namespace is lost; run: jiyi check')
@@ -49,6 +49,7 @@ if epoch and known[2] ~= analyzer then
 end
 
 redis.call('ZCARD', reservations)
+local forgotten = known[4] and padded(known[4])
 local states, needed = {}, 0
 for i = 3, #KEYS do
   local version, version_hash = ARGV[2 * i - 1], ARGV[2 * i]
@@ -68,6 +69,8 @@ for i = 3, #KEYS do
     elseif doc and not again and version_hash ~= '' and stored[11] == version_hash then
       status = UNCHANGED
     end
+  elseif forgotten and padded(version) <= forgotten then
+    status = SUPERSEDED -- its memory was deleted, and the tombstone is gone (`drop_tombstones`)
   end
   if again and not doc then
     status = SUPERSEDED -- nothing is brought back to life by applying it again

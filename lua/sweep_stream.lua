@@ -2,8 +2,8 @@
 -- Remove from the stream what every group has processed, and find out what somebody else has removed.
 --
 -- Guarantee: never removes an unread or pending entry. An entry that vanished before it was acknowledged is counted
---   once: at the first call that sees exactly what is unread (always, unless more than COUNTED entries lie between
---   the oldest pending and the last delivered one).
+--   once: at the first call that sees exactly what is unread (always, unless entries are unread and more than COUNTED
+--   lie between the oldest one that some group has not processed and the last one delivered to ours).
 --
 -- KEYS[1..2]   the stream, processed:{stream}
 -- ARGV[1]      group
@@ -13,6 +13,7 @@
 
 local stream, processed, group = KEYS[1], KEYS[2], ARGV[1]
 local COUNTED = 500
+local LAST = '18446744073709551615' -- of either half of an entry id
 
 local function padded(id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
@@ -27,16 +28,27 @@ local function named(flat)
   return fields
 end
 
--- The first entry id after this one.
-local function after(id)
-  local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+local function incremented(number)
   local digits, carry = {}, 1
-  for i = #seq, 1, -1 do -- in decimals: a double would lose the last ones
-    local digit = string.byte(seq, i) - 48 + carry
+  for i = #number, 1, -1 do -- in decimals: a double would lose the last ones
+    local digit = string.byte(number, i) - 48 + carry
     carry = digit == 10 and 1 or 0
     table.insert(digits, 1, digit % 10)
   end
-  return ms .. '-' .. (carry == 1 and '1' or '') .. table.concat(digits)
+  return (carry == 1 and '1' or '') .. table.concat(digits)
+end
+
+-- The first entry id after this one; of the very last id itself, which then stays.
+local function after(id)
+  local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+  if seq ~= LAST then
+    return ms .. '-' .. incremented(seq)
+  end
+  return ms == LAST and id or incremented(ms) .. '-0'
+end
+
+local function whole(value)
+  return #value <= 15 and string.match(value, '^%-?%d+$') and tonumber(value)
 end
 
 if redis.call('EXISTS', stream) == 0 then
@@ -44,6 +56,10 @@ if redis.call('EXISTS', stream) == 0 then
 end
 local known = redis.call('HMGET', processed, group .. ':acknowledged', group .. ':before', group .. ':lost',
   group .. ':delivered')
+local acknowledged, before, known_lost = whole(known[1] or '0'), whole(known[2] or '0'), whole(known[3] or '0')
+if not acknowledged or not before or not known_lost then
+  return redis.error_reply('CORRUPT the account of the group is no number; delete it (HDEL), and it begins anew')
+end
 local floor, ours, pending = nil, nil, nil
 for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   local info = named(flat)
@@ -60,31 +76,27 @@ if not ours then
   return {}
 end
 local delivered = ours['last-delivered-id']
+local about = named(redis.call('XINFO', 'STREAM', stream))
+local newest = about['last-entry']
+local has_unread = newest and padded(newest[1]) > padded(delivered)
+local read = has_unread and #redis.call('XRANGE', stream, floor, delivered, 'COUNT', COUNTED + 1) or 0
+local first = redis.call('XRANGE', stream, floor, '+', 'COUNT', 1)[1]
 
 local removed = redis.call('XTRIM', stream, 'MINID', floor)
-
-local about = named(redis.call('XINFO', 'STREAM', stream))
-local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-local unread = 0
-if newest and padded(newest[1]) > padded(delivered) then
-  local read = #redis.call('XRANGE', stream, floor, delivered, 'COUNT', COUNTED + 1)
-  if read > COUNTED then
-    return { removed, 0, delivered, '' }
-  end
-  unread = about.length - read
+if read > COUNTED then
+  return { removed, 0, delivered, '' }
 end
-local accounted = tonumber(known[1] or '0') + pending + unread
+local unread = has_unread and about.length - removed - read or 0
+local accounted = acknowledged + pending + unread
 if not known[2] then -- the group is older than its account
-  redis.call('HSET', processed, group .. ':before', about['entries-added'] - accounted, group .. ':lost', 0)
-  known[2], known[3] = about['entries-added'] - accounted, '0'
+  before, known_lost = about['entries-added'] - accounted, 0
+  redis.call('HSET', processed, group .. ':before', before, group .. ':lost', 0)
 end
-local lost = about['entries-added'] - tonumber(known[2]) - accounted
-local new = lost - tonumber(known[3])
-if new ~= 0 then
+local lost = about['entries-added'] - before - accounted
+if lost ~= known_lost then
   redis.call('HSET', processed, group .. ':lost', lost)
 end
 if known[4] ~= delivered then
   redis.call('HSET', processed, group .. ':delivered', delivered)
 end
-local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
-return { removed, math.max(0, new), known[4] or '0-0', first and first[1] or '' }
+return { removed, math.max(0, lost - known_lost), known[4] or '0-0', first and first[1] or '' }

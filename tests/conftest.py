@@ -52,6 +52,7 @@ def start_server(folder, port, *options):
          "--logfile", f"{folder}/server.log", *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        restore_signals=False,  # Python ignores SIGXFSZ: a server that may not write more shall get an error
     )  # fmt: skip
     client = redis.Redis(port=port, protocol=2)
     deadline = time.monotonic() + 10

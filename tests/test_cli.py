@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 import redis
-from conftest import free_port
+from conftest import free_port, start_server, stop_server
 
 from jiyi.data_directory import find_running
 
@@ -85,7 +86,14 @@ def jsonl(path, *rows):
 def test_ingest_goes_on_past_bad_lines_and_names_them(jiyi, tmp_path):
     rows = [{"id": f"a{i}", "content": f"记忆 alpha {i}", "ns": "bad"} for i in range(5)]
     source = jsonl(
-        tmp_path / "x.jsonl", rows[0], "{no json", rows[1], {"id": "b", "content": ""}, {"id": "c"}, *rows[2:]
+        tmp_path / "x.jsonl",
+        rows[0],
+        "{no json",
+        rows[1],
+        {"id": "b", "content": ""},
+        {"id": "c"},
+        *rows[2:],
+        {"id": "many", "content": " ".join(f"{i:x}" for i in range(11_000)), "ns": "bad"},
     )
     done = subprocess.run(
         [sys.executable, "-m", "jiyi", "ingest", source, "--wait", "--json"], env=jiyi.environment,
@@ -93,7 +101,7 @@ def test_ingest_goes_on_past_bad_lines_and_names_them(jiyi, tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     tally = json.loads(done.stdout)
-    assert (tally["accepted"], tally["refused"], tally["dead"]) == (6, 2, 0)
+    assert (tally["accepted"], tally["refused"], tally["dead"]) == (7, 2, 1)
     assert "line 2:" in done.stderr
     assert "line 5: content: is missing" in done.stderr
     found = json.loads(jiyi("search", "alpha", "--ns", "bad", "--json"))
@@ -118,9 +126,10 @@ def test_ingest_reads_gzip_standard_input_and_git(jiyi, tmp_path):
 
 
 def test_search_shows_people_why(jiyi, tmp_path):
-    jiyi("ingest", jsonl(tmp_path / "x.jsonl", {"id": "s1", "content": "Redis 超时 [ERR_1]", "ns": "why"}), "--wait")
+    row = {"id": "s1", "content": "Redis 超时 [ERR_1]", "ns": "why", "timestamp": "2026-05-04T10:30:00+08:00"}
+    jiyi("ingest", jsonl(tmp_path / "x.jsonl", row), "--wait")
     shown = jiyi("search", "redis 超时", "--ns", "why", "--explain")
-    for expected in ("s1", "[ERR_1]", "超时", "idf", "average", "1 of 1 memories match"):
+    for expected in ("s1", "[ERR_1]", "超时", "idf", "average", "1 of 1 memories match", "2026-05-04 02:30 UTC"):
         assert expected in shown
     assert "nothing found" in jiyi("search", "没有的词", "--ns", "why")
 
@@ -132,6 +141,70 @@ def test_what_people_wrote_is_shown_as_they_wrote_it(jiyi, tmp_path):
     assert shown.count("a:b:c") == 2
     assert ":smile: [bold] x" in shown
     assert ":fire:" in shown
+
+
+def test_ingest_claims_of_what_it_waited_for_only_that_it_is_applied(jiyi, tmp_path):
+    """An empty memory cannot be found, and one that has expired is deleted."""
+    expired = {"id": "e2", "content": "x", "expiresAt": "2001-01-01", "ns": "empty"}
+    rows = [{"id": "e1", "content": "", "ns": "empty"}, expired]
+    told = jiyi("ingest", jsonl(tmp_path / "x.jsonl", *rows), "--wait")
+    assert "2 accepted" in told
+    assert re.search(r"applied after \d+\.\d s more: none failed", told)
+    assert "found" not in told
+
+
+@contextmanager
+def ingesting(jiyi, client, *options):
+    """`jiyi ingest -` whose first 1,000 lines are on the stream; it waits for more.
+
+    Of the first 500 it knows that they are accepted, or it would not have sent the others.
+    """
+    command = [sys.executable, "-m", "jiyi", "ingest", "-", *options]
+    with subprocess.Popen(
+        command, env=jiyi.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdin.write(lines(1000))
+        process.stdin.flush()
+        deadline = time.monotonic() + 20
+        while client.xlen("stream:cut") < 1000:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield process
+        process.kill()
+
+
+def lines(count):
+    return "".join(f'{{"id": "c{i}", "content": "x"}}\n' for i in range(count))
+
+
+def test_ingest_says_after_ctrl_c_how_many_were_accepted(redis_url, tmp_path):
+    """Also while it waits for standard input, which stays open here."""
+    alone = Jiyi(tmp_path, free_port())
+    alone.environment |= {"JIYI_REDIS_URL": redis_url, "JIYI_STREAM": "stream:cut"}
+    with redis.Redis.from_url(redis_url, protocol=2) as client, ingesting(alone, client, "--json") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        tally = json.loads(process.stdout.read())
+        told = " ".join(process.stderr.read().split())
+        assert tally["accepted"] in (500, 1000)
+        assert tally["accepted"] + tally["unsure"] == 1000
+        perhaps = "" if tally["accepted"] == 1000 else ", 500 more perhaps"
+        again = "(to ingest them again is harmless where they have ids)"
+        assert told == f"jiyi: {tally['accepted']} accepted{perhaps} {again}, then: stopped"
+        client.flushdb()
+
+
+def test_ingest_says_how_many_were_accepted_when_redis_goes_away(tmp_path):
+    port = free_port()
+    server = start_server(tmp_path, port)
+    alone = Jiyi(tmp_path, free_port())
+    alone.environment |= {"JIYI_REDIS_URL": f"redis://127.0.0.1:{port}", "JIYI_STREAM": "stream:cut"}
+    with redis.Redis(port=port, protocol=2) as client, ingesting(alone, client) as process:
+        stop_server(server)
+        _, told = process.communicate(lines(500), timeout=20)
+        assert process.returncode == 1
+        assert "jiyi: 1000 accepted, 500 more perhaps" in told
+        assert "Redis does not answer" in told
 
 
 def test_ready_has_an_exit_status(jiyi, tmp_path):
@@ -167,13 +240,46 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(jiyi):
     assert letters[0]["letter"] in jiyi("dead", "list", "--ns", "dead"), "an id is shown whole, to be copied"
     assert [(one["id"], one["code"]) for one in letters] == [("d0", "invalid_field"), ("d1", "invalid_field")]
     shown = json.loads(jiyi("dead", "show", letters[0]["letter"], "--ns", "dead"))
-    assert shown["fields"]["content"] == "x"
+    assert {"name": "content", "value": "x", "exact": True} in shown["fields"]
     assert "importance" in jiyi("dead", "list", "--ns", "dead")
-    assert "1 dropped" in jiyi("dead", "drop", letters[0]["letter"], "--ns", "dead")
+    (dropped,) = json.loads(jiyi("dead", "drop", letters[0]["letter"], "--ns", "dead", "--json"))
+    assert dropped == {"letter": letters[0]["letter"], "ns": "dead", "id": "d0"}
     assert "1 replayed" in jiyi("dead", "replay", "--all", "--ns", "dead")
     jiyi("dead", "drop", "--ns", "dead", status=2)
-    assert "must be a stream entry id" in jiyi("dead", "show", "garbage", "--ns", "dead", status=1)
-    assert "no dead letter 1-1" in jiyi("dead", "show", "1-1", "--ns", "dead", status=1)
+
+
+def wait_for_letters(client, ns, count, *but):
+    """Give the letters of a namespace when there are so many, `but` those not among them."""
+    deadline = time.monotonic() + 20
+    while True:
+        letters = [letter.decode() for letter, _ in client.xrange(f"dead:{{{ns}}}")]
+        if len(letters) == count and not set(letters) & set(but):
+            return letters
+        assert time.monotonic() < deadline, letters
+        time.sleep(0.01)
+
+
+def test_dead_letters_are_shown_up_to_a_limit_and_dealt_with_for_programs(jiyi):
+    client = redis.Redis.from_url(find_running(jiyi.folder / "data"))
+    for i in range(3):
+        client.xadd("stream:memory:write", {"event": "write", "id": f"p{i}", "ns": "programs"})
+    letters = wait_for_letters(client, "programs", 3)
+    assert [
+        one["letter"] for one in json.loads(jiyi("dead", "list", "--ns", "programs", "--limit", "2", "--json"))
+    ] == (letters[:2])
+    replayed = json.loads(jiyi("dead", "replay", letters[1], letters[0], letters[1], "--ns", "programs", "--json"))
+    assert [one["letter"] for one in replayed] == [letters[1], letters[0]], "each once, in the order of the call"
+    assert {*map(str, replayed[0])} == {"letter", "ns", "id", "entry"}
+    wait_for_letters(client, "programs", 3, *letters[:2])
+    assert len(json.loads(jiyi("dead", "drop", "--all", "--ns", "programs", "--json"))) == 3
+    assert json.loads(jiyi("dead", "replay", "--all", "--ns", "programs", "--json")) == []
+
+
+def test_a_wrong_letter_id_gives_one_clear_line(jiyi):
+    wrong = "letter: must be the id of a dead letter, like 1764470000000-0"
+    absent = "there is no dead letter 1-1 in namespace default; see: jiyi dead list"
+    for command, given, told in (("show", "garbage", wrong), ("replay", "1", wrong), ("drop", "1-1", absent)):
+        assert jiyi("dead", command, given, status=1).splitlines() == [f"jiyi: {told}"]
 
 
 def test_a_second_start_on_the_same_data_refuses(jiyi):

@@ -368,6 +368,105 @@ async def test_not_now_carries_the_time_to_wait(client, reader, status):
         assert caught.value.retry_after_s == 1.0
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(404, b'{"error": {"code": "not_found", "message": "no such memory"}}'), (404, b"<html>"), (503, b""),
+     (503, b'{"error": {"code": "unavailable", "message": "Redis is away"}}'), (200, b"<html>")],
+)  # fmt: skip
+async def test_every_error_names_the_address(make, reader, status, body):
+    """Whoever has two readers, or the wrong port, sees which one has spoken."""
+    reader.answer = lambda _: (status, body, {})
+    with pytest.raises((ApiError, UnavailableError), match=rf"http://127\.0\.0\.1:{reader.server_port}/prefix\b"):
+        await make(f"{reader.url}/prefix").get("m")
+    port = free_port()
+    with pytest.raises(UnavailableError, match=f"http://127.0.0.1:{port}"):
+        await make(f"http://127.0.0.1:{port}").get("m")
+
+
+LETTER = {
+    "letter": "7-0", "ns": "team", "id": None, "entry": "5-0", "code": "missing_field", "reason": "id: is missing",
+    "deadAt": "2026-05-04T10:30:00.000Z", "deliveries": 1, "later": True,
+}  # fmt: skip
+
+
+async def test_dead_letters_are_asked_for_page_by_page(client, reader):
+    def answer(request):
+        start = int(request.query.get("after", ["0-0"])[0].split("-")[0])
+        end = min(start + int(request.query["limit"][0]), 250)
+        letters = [LETTER | {"letter": f"{i}-0"} for i in range(start + 1, end + 1)]
+        return 200, {"letters": letters, "next": None if end == 250 else f"{end}-0"}, {}
+
+    reader.answer = answer
+    letters = await client.dead_letters("team")
+    assert [one.letter for one in letters] == [f"{i}-0" for i in range(1, 251)]
+    assert (letters[0].id, letters[0].code, letters[0].dead_at.year) == (None, "missing_field", 2026)
+    assert [request.query for request in reader.requests] == [
+        {"ns": ["team"], "limit": ["100"]} | ({} if after is None else {"after": [after]})
+        for after in (None, "100-0", "200-0")
+    ]
+    reader.requests.clear()
+    assert [one.letter for one in await client.dead_letters(limit=101, after="9-0")][::100] == ["10-0", "110-0"]
+    assert [request.query["limit"] for request in reader.requests] == [["100"], ["1"]]
+    assert reader.requests[0].query["ns"] == ["default"]
+
+
+async def test_one_dead_letter_is_shown_replayed_and_dropped(client, reader):
+    fields = [{"name": "content", "value": "c", "exact": True}, {"name": "tags", "value": ["\ufffd"], "exact": False}]
+    reader.answer = lambda _: (200, LETTER | {"fields": fields, "status": "accepted"}, {})
+    shown = await client.dead_letter("7-0", ns="a b")
+    assert [(one.name, one.value, one.exact) for one in shown.fields] == [
+        ("content", "c", True), ("tags", ["\ufffd"], False),
+    ]  # fmt: skip
+    assert (await client.replay("7-0", ns="a b")).entry == "5-0"
+    assert await client.drop("7-0", ns="a b") is None
+    sent = [(request.command, urlsplit(request.path).path, request.query) for request in reader.requests]
+    ns = {"ns": ["a b"]}
+    assert sent == [("GET", "/dead/7-0", ns), ("POST", "/dead/7-0/replay", ns), ("DELETE", "/dead/7-0", ns)]
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "path", "query"),
+    [("replay_all", "POST", "/dead/replay", {}), ("drop_all", "DELETE", "/dead", {"all": ["true"]})],
+)
+async def test_all_dead_letters_are_gone_through_in_steps_up_to_the_first_bound(
+    client, reader, name, command, path, query
+):
+    steps = [{"count": 100, "more": True, "until": "9-0"}, {"count": 98, "more": True, "until": "9-0"},
+             {"count": 3, "more": False, "until": "9-0"}]  # fmt: skip
+    reader.answer = lambda _: (200, steps.pop(0), {})
+    assert await getattr(client, name)("team") == 201
+    assert {(request.command, urlsplit(request.path).path) for request in reader.requests} == {(command, path)}
+    assert [request.query for request in reader.requests] == [
+        query | {"ns": ["team"]}, *[query | {"ns": ["team"], "until": ["9-0"]}] * 2,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("letter", ["", "7", "7-0/replay", "-", "../memory/m", "٣-٠"])
+async def test_what_is_no_letter_id_is_not_sent(client, reader, letter):
+    for call in (client.dead_letter, client.replay, client.drop):
+        with pytest.raises(InvalidEventError, match="letter: must be the id of a dead letter"):
+            await call(letter)
+    with pytest.raises(InvalidEventError, match="after: "):
+        await client.dead_letters(after=letter)
+    assert reader.requests == []
+
+
+async def test_a_replay_is_not_repeated_when_its_answer_is_lost(client, reader):
+    reader.answer = lambda _: (200, {"letters": []}, {})
+    await client.dead_letters()
+
+    def answer(request):
+        request.connection.shutdown(socket.SHUT_RDWR)
+        request.close_connection = True
+
+    reader.answer = answer
+    for call in (client.replay("7-0"), client.drop("7-0"), client.replay_all(), client.drop_all()):
+        before = len(reader.requests)
+        with pytest.raises(UnavailableError):
+            await call
+        assert len(reader.requests) == before + 1
+
+
 async def test_nobody_there_is_unavailable(make):
     with pytest.raises(UnavailableError, match="ConnectionRefusedError"):
         await make(f"http://127.0.0.1:{free_port()}").search("q")

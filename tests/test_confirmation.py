@@ -122,4 +122,5 @@ async def test_the_error_of_an_append_is_not_hidden_by_its_confirmation(tmp_path
 
 def test_a_confirmation_must_come_before_the_connection_gives_up():
     with pytest.raises(SettingsError, match="JIYI_CONFIRM_MS is 5000; it must be below JIYI_REDIS_TIMEOUT_MS"):
-        Settings.from_environment({"JIYI_CONFIRM_MS": "5000"})
+        Settings.from_environment({"JIYI_CONFIRM": "fsync", "JIYI_CONFIRM_MS": "5000"})
+    Settings.from_environment({"JIYI_CONFIRM_MS": "5000"})  # nobody waits for anything

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from jiyi import keys
+from jiyi.errors import SettingsError
 from jiyi.events import KINDS
 from jiyi.memories import MAX_NAMESPACE_BYTES, parse_namespace
+from jiyi.settings import Settings
 
 tricky = st.text(alphabet=st.sampled_from("{}%:7BD a*?[]^-记\x00\n"), min_size=1, max_size=8)
 words = tricky | st.text(min_size=1, max_size=20)
@@ -22,8 +24,11 @@ OF_NAMESPACE = {
     name: function
     for name, function in vars(keys).items()
     if inspect.isfunction(inspect.unwrap(function)) and (name.endswith("_key") or name == "index_prefix")
+    if name != "processed_key"
 }
-SECOND = {"memory_key": "m1", "bucket_key": 5, "index_key": "词", "ids_key": 300}
+SECOND = {"memory_key": "m1", "bucket_key": 5, "index_key": "词", "ids_key": 300, "rebuild_key": "0a1b"}
+
+DATA = ("memory_key", "index_key", "rebuild_key")
 
 
 def made(name, ns, second=None):
@@ -49,10 +54,39 @@ def test_all_keys_of_a_namespace_lie_in_the_slot_of_its_tag(ns):
 
 @given(words, words)
 def test_user_data_after_the_tag_cannot_move_a_key(ns, data):
-    for name in ("memory_key", "index_key"):
+    for name in DATA:
         key = made(name, ns, data).encode()
         assert hash_tag(key) == keys.encode_namespace(ns).encode()
         assert key_slot(key) == key_slot(made("stats_key", ns).encode())
+
+
+@pytest.mark.parametrize(
+    "name", ["s", "{s}", "a{s}b", "a{s", "a}{s}", "{a{s}c}", "{a}{s}", "{}", "{}{s}", "a{}s{b}", "}"]
+)
+def test_the_account_of_a_stream_is_in_its_slot_whatever_its_braces(name):
+    lies_in_the_slot_of_its_stream(name)
+
+
+@given(st.text(alphabet=st.sampled_from("{}ab:"), min_size=1, max_size=8) | words)
+def test_the_account_of_any_stream_is_in_its_slot(name):
+    lies_in_the_slot_of_its_stream(name)
+
+
+def lies_in_the_slot_of_its_stream(name):
+    """One script uses both. A name that no hash tag can follow is refused by the settings."""
+    key = keys.processed_key(name).encode()
+    try:
+        Settings(stream=name).validate()
+    except SettingsError:
+        assert "}" in name
+    else:
+        assert key_slot(key) == key_slot(name.encode())
+        assert key.startswith(b"processed:")
+
+
+@given(words, words)
+def test_the_accounts_of_two_streams_are_two(name, other):
+    assert (keys.processed_key(name) == keys.processed_key(other)) == (name == other) or "{" in name + other
 
 
 @pytest.mark.parametrize("data", ["{other}", "}{other}", "}:x", "{", "}", "%7D", "a:b", "{}", "}}{{"])
@@ -73,10 +107,8 @@ def test_no_two_pairs_share_a_key(one, other):
 
 @given(words, words, words, words)
 def test_no_two_kinds_of_keys_are_the_same(ns, data, other_ns, other_data):
-    first = [made(name, ns, data if name in ("memory_key", "index_key") else None) for name in OF_NAMESPACE]
-    second = [
-        made(name, other_ns, other_data if name in ("memory_key", "index_key") else None) for name in OF_NAMESPACE
-    ]
+    first = [made(name, ns, data if name in DATA else None) for name in OF_NAMESPACE]
+    second = [made(name, other_ns, other_data if name in DATA else None) for name in OF_NAMESPACE]
     for i, key in enumerate(first):
         for j, other in enumerate(second):
             names = {list(OF_NAMESPACE)[i], list(OF_NAMESPACE)[j]}
@@ -123,7 +155,7 @@ def test_filter_terms_are_distinct(field, value, other_field, other_value):
 
 
 def test_every_key_is_documented():
-    kinds = {made(name, "ns").split(":")[0] for name in OF_NAMESPACE} | {keys.NAMESPACES}
+    kinds = {made(name, "ns").split(":")[0] for name in OF_NAMESPACE} | {keys.NAMESPACES, "processed"}
     for kind in kinds:
         assert f"`{kind}" in keys.__doc__, kind
     assert not kinds & set(KINDS)

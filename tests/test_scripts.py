@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from enum import IntEnum
+from hashlib import sha1
 from pathlib import Path
 
 import anyio
@@ -26,7 +27,11 @@ UNPACKS = {
     ("apply_events", "terms"): "at most CHUNK terms, collected in a loop up to `size`",
     ("apply_events", "list, from, math.min(from + CHUNK - 1, #list)"): "cut at CHUNK",
     ("apply_events", "event.fields"): "names and values of one memory's hash, about 15 pairs",
-    ("read_documents", "ARGV"): "names of hash fields, constants of the callers",
+    ("read_documents", "names"): "names of hash fields, constants of the callers",
+    ("append_delete", "ARGV"): "one payload, or the flat fields of a delete",
+    ("acknowledge", "ARGV, from, math.min(from + CHUNK - 1, #ARGV)"): "cut at CHUNK",
+    ("repair_memories", "one.fields"): "names and values of the derived fields of one memory, at most seven pairs",
+    ("repair_memories", "one.removed"): "names of such fields",
 }
 """Where `unpack` may stand, and why its list is short: Lua's stack ends near 8,000 values."""
 
@@ -37,6 +42,27 @@ FORBIDDEN = {"KEYS", "SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "RANDOMKEY", "EV
 """Commands that touch undeclared keys, take unbounded time, or answer differently on every server."""
 
 SECOND_ARGUMENT_IS_KEY = {"XINFO", "XGROUP"}
+
+FLAGS = {
+    "no-writes": {
+        "read_documents": "a reader works on a replica, and on a full server, as well",
+        "read_ids": "as above",
+        "read_index": "as above",
+        "read_readiness": "as above",
+    },
+    "allow-oom": {
+        "acknowledge": "takes an entry off the pending list",
+        "append_delete": "deletes make room",
+        "begin_replay": "may be the replay of a delete",
+        "create_group": "without a group nobody applies the deletes",
+        "drop_letter": "removes",
+        "drop_tombstones": "removes",
+        "remove_consumer": "removes",
+        "settle_replay": "removes",
+        "sweep_stream": "removes",
+    },
+}
+"""Which scripts run while the server's memory is full, and why. All others are refused as a whole then."""
 
 
 def source(name):
@@ -180,13 +206,35 @@ def test_the_reading_of_declared_keys_itself(text, key, declared):
 
 
 def test_there_is_nothing_else_in_the_folder():
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+\.lua", path.name) for path in (CHECKOUT / "lua").iterdir())
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*\.lua", path.name) for path in (CHECKOUT / "lua").iterdir())
     assert NAMES
+
+
+def test_every_script_has_its_file_of_tests():
+    files = {path.name for path in (CHECKOUT / "tests" / "lua").glob("test_*.py")}
+    assert {f"test_{name}.py" for name in NAMES} <= files
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flags_are_given_for_a_reason(name):
+    first, *rest = source(name).splitlines()
+    flags = [flag for flag, names in FLAGS.items() if name in names]
+    assert first == " ".join(["#!lua", *(f"flags={flag}" for flag in flags)])
+    assert not any(line.startswith("#!") for line in rest)
+
+
+@pytest.mark.parametrize("name", ["prepare_events", "apply_events"])
+def test_the_variant_for_a_full_server_differs_in_its_flag_only(name):
+    """These two run for deletes on a full server, and are refused for anything that takes memory."""
+    plain, allowing = scripts.load(name), scripts.allowing_oom(name)
+    assert allowing.source.splitlines()[0] == "#!lua flags=allow-oom"
+    assert allowing.source.splitlines()[1:] == plain.source.splitlines()[1:]
+    assert allowing.sha == sha1(allowing.source.encode()).hexdigest() != plain.sha
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_header_says_purpose_guarantee_keys_arguments_and_answer(name):
-    assert re.match(r"#!lua( flags=no-writes)?\n-- [A-Z]", source(name))
+    assert re.match(r"#!lua( flags=[a-z-]+)?\n-- [A-Z]", source(name))
     found = header(name)
     positions = [found.find(word) for word in ("\nGuarantee: ", "\nKEYS[", "\nARGV[", "\nReturns ")]
     assert -1 not in positions
@@ -209,7 +257,7 @@ def test_the_positions_in_the_header_are_those_that_the_code_uses(name, table):
         next_ = int(first) if open_end else int(last or first) + 1
     text = code(name)
     named = {int(position) for position in re.findall(rf"{table}\[(\d+)\]", text)}
-    computed = bool(re.search(rf"{table}\[(?!\d+\])|(ipairs|unpack)\({table}\)", text))
+    computed = bool(re.search(rf"{table}\[(?!\d+\])|(ipairs|unpack)\({table}\b", text))
     assert computed or named >= set(range(1, next_)), "described, and never read"
     assert open_end or max(named) < next_, "read, and not described"
     assert computed == open_end or name == "apply_events"
@@ -217,9 +265,9 @@ def test_the_positions_in_the_header_are_those_that_the_code_uses(name, table):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_keys_in_the_header_are_keys_of_the_layout(name):
-    described = re.findall(r"\b([a-z]+:\{ns\}[^\s,;`]*)", header(name))
+    described = re.findall(r"\b([a-z]+:\{(?:ns|stream)\}[^\s,;`]*)", header(name))
     layout = set(re.findall(r"^\| `([^`]+)` \|", keys.__doc__, re.MULTILINE))
-    assert name == "remove_consumer" or described
+    assert described or re.search(r"^KEYS\[1\] +the stream$", header(name), re.MULTILINE)
     assert {key.rstrip(":") for key in described} - {key.partition(":<")[0] for key in layout} <= layout
 
 
@@ -266,14 +314,17 @@ def test_the_lists_that_are_unpacked_are_short_indeed():
 @pytest.mark.parametrize("name", NAMES)
 def test_checks_come_before_writes(name):
     """In the order of the text: no reading command and no refusal after the first writing command."""
-    writing = {"DEL", "HSET", "HDEL", "HINCRBY", "APPEND", "SET", "ZADD", "ZREM", "XADD", "XDEL", "XGROUP"}
+    writing = {"DEL", "HSET", "HDEL", "HINCRBY", "APPEND", "SET", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
+    writing |= {"XADD", "XDEL", "XGROUP", "XACK", "XTRIM"}
+    writing |= {"RENAME", "PERSIST", "SETRANGE"}
     text = code(name)
     sent = [(found.start(), found[1]) for found in re.finditer(r"(?:redis\.call|chunked)\('([A-Z]+)'", text)]
     writes = [at for at, word in sent if word in writing]
     if writes:
-        assert max(at for at, word in sent if word not in writing) < min(writes)
+        assert max((at for at, word in sent if word not in writing), default=-1) < min(writes)
         assert text.rfind("error_reply") < min(writes)
         assert text.rfind("padded(") < min(writes), "it raises on what is no entry id"
+        assert len(sent) == len(list(commands(name))) or name == "apply_events", "a command that is not seen here"
 
 
 @pytest.mark.anyio
@@ -290,6 +341,13 @@ async def test_the_server_agrees_which_commands_write(database):
             assert words == read_only, name
         else:
             assert words - read_only - {"XINFO"}, f"{name} could carry flags=no-writes"
+
+
+@pytest.mark.anyio
+async def test_the_server_knows_the_flags(database):
+    """Each script, and each variant, is one that it can load and that its header describes."""
+    for script in [*map(scripts.load, NAMES), *map(scripts.allowing_oom, ("prepare_events", "apply_events"))]:
+        assert await database.script_load(script.source) == script.sha
 
 
 # --- both sides of the border ---
@@ -345,6 +403,13 @@ def test_constants_are_the_same_on_both_sides():
         ("apply_events", "GENERATION_BYTES"),
         ("read_index", "GENERATION_BYTES"),
         ("prepare_events", "MAX_DOC"),
+        ("repair_counters", "GENERATION_BYTES"),
+        ("repair_counters", "MAX_DOC"),
+        ("repair_journal", "GENERATION_BYTES"),
+        ("repair_journal", "MAX_DOC"),
+        ("repair_memories", "MAX_DOC"),
+        ("repair_terms", "GENERATION_BYTES"),
+        ("repair_terms", "MAX_DOC"),
     }
 
 
@@ -366,10 +431,11 @@ def test_sizes_that_lua_writes_as_numbers_are_those_of_the_records():
 
 
 def test_chunks_hold_whole_pairs_and_stay_far_below_the_stack():
-    chunk = lua_constants("apply_events")["CHUNK"]
-    assert chunk % 2 == 0
-    assert chunk <= 1000
-    assert all("CHUNK" not in lua_constants(name) for name in NAMES if name != "apply_events")
+    for name in ("apply_events", "acknowledge"):
+        chunk = lua_constants(name)["CHUNK"]
+        assert chunk % 2 == 0
+        assert chunk <= 1000
+    assert all("CHUNK" not in lua_constants(name) for name in set(NAMES) - {"apply_events", "acknowledge"})
 
 
 def test_the_longest_short_list_leaves_a_hash_in_its_compact_encoding():
@@ -404,11 +470,11 @@ async def test_the_source_is_sent_once_and_the_digest_from_then_on(database):
     await database.script_flush()
     recorder = Recorder(database)
     for _ in range(3):
-        assert await scripts.call(recorder, "read_ids", ["ids:{n}:0"], [7]) == [None]
+        assert await scripts.call(recorder, "read_ids", ["stats:{n}", "ids:{n}:0"], ["e", 7]) == [None]
     assert [command[0] for command in recorder.sent] == ["EVALSHA", "EVAL", "EVALSHA", "EVALSHA"]
     script = scripts.load("read_ids")
     assert [command[1] for command in recorder.sent[:2]] == [script.sha, script.source]
-    assert {command[2:] for command in recorder.sent} == {(1, "ids:{n}:0", 7)}
+    assert {command[2:] for command in recorder.sent} == {(2, "stats:{n}", "ids:{n}:0", "e", 7)}
     assert await database.script_exists(script.sha) == [True]
 
 
@@ -418,7 +484,7 @@ async def test_a_server_that_forgets_before_every_call_is_still_served(database)
     for i in range(5):
         fields = [(b"event", b"write")]
         assert await scripts.dead_letter(
-            recorder, "n", "m1", entry=f"{i}-0", code="c", reason="r", now_ms=1, deliveries=1, fields=fields
+            recorder, "n", "m1", version=f"{i}-0", code="c", reason="r", now_ms=1, deliveries=1, fields=fields
         )
     assert [command[0] for command in recorder.sent] == ["EVALSHA", "EVAL"] * 5
     assert await database.execute_command("XLEN", "dead:{n}") == 5
@@ -426,8 +492,8 @@ async def test_a_server_that_forgets_before_every_call_is_still_served(database)
 
 @pytest.mark.anyio
 async def test_an_error_of_the_script_is_passed_on_and_not_tried_again(database):
+    await scripts.read_ids(database, "n", [0], epoch="")
     await database.set("stats:{n}", "of another type")
-    await scripts.read_ids(database, "n", [0])
     recorder = Recorder(database)
     for _ in range(2):
         with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -442,12 +508,12 @@ async def test_a_loop_of_calls_ends_when_it_is_cancelled(database):
     calls = 0
     with anyio.CancelScope() as scope:
         while calls < 50:
-            await scripts.read_ids(database, "n", [0])
+            await scripts.read_ids(database, "n", [0], epoch="")
             calls += 1
             if calls == 10:
                 scope.cancel()
     assert calls == 10
-    assert await scripts.read_ids(database, "n", [0, 1]) == [None, None]
+    assert await scripts.read_ids(database, "n", [0, 1], epoch="") == [None, None]
 
 
 class Refusing:
@@ -471,7 +537,7 @@ class Refusing:
 async def test_a_server_that_cannot_answer_now_is_reported_as_such_and_asked_once(error):
     database = Refusing(error)
     with pytest.raises(UnavailableError):
-        await scripts.read_ids(database, "n", [0])
+        await scripts.read_ids(database, "n", [0], epoch="")
     assert database.sent == 1
 
 

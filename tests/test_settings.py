@@ -36,7 +36,9 @@ def test_values_are_read_by_kind():
         ("JIYI_API_PORT", "70000", "at most 65535"),
         ("JIYI_HAN_BIGRAMS", "perhaps", "1 or 0"),
         ("JIYI_SEGMENTER", "thulac", "rjieba, jieba"),
-        ("JIYI_BACH", "16", "not a setting"),
+        ("JIYI_BACH", "16", r"not a setting .* did you mean JIYI_BATCH\? .* docs/reference\.md"),
+        ("JIYI_REDISURL", "x", r"did you mean JIYI_REDIS_URL\?"),
+        ("JIYI_XYZZY", "16", r"not a setting of jiyi; all settings are listed in docs/reference\.md"),
     ],
 )
 def test_a_wrong_value_names_its_variable_and_what_is_right(name, value, told):

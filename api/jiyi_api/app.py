@@ -10,7 +10,7 @@ from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 
 from jiyi import __version__, metrics
-from jiyi_api import failures, memories, operations, search
+from jiyi_api import dead, failures, memories, operations, search
 from jiyi_api.service import Service
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ def create_app(settings: Settings) -> Litestar:
             memories.ready,
             search.search_by_body,
             search.search_by_query,
+            dead.list_dead_letters,
+            dead.get_dead_letter,
+            dead.replay_dead_letter,
+            dead.replay_dead_letters,
+            dead.drop_dead_letter,
+            dead.drop_dead_letters,
             operations.metrics_page,
             operations.healthz,
             operations.readyz,

@@ -30,7 +30,7 @@ log = get_logger()
 
 _MEANINGS = {
     400: "The request is wrong; the message names the field or parameter",
-    404: "There is no such memory",
+    404: "There is no such memory, or dead letter, in this namespace",
     429: "Too many events wait for the workers; Retry-After says when to write again",
     413: "The body, or a part of it, is larger than is accepted",
     503: "Redis cannot be asked now, or not this index; Retry-After says when to ask again",

@@ -14,8 +14,9 @@ from litestar.params import Parameter
 from jiyi.errors import InvalidEventError, InvalidQueryError
 from jiyi.events import parse_entry
 from jiyi.memories import DEFAULT_NAMESPACE, parse_id, parse_namespace
+from jiyi_api.damage import reading
 from jiyi_api.failures import documented
-from jiyi_api.parameters import memory_id_of, refuse_unknown
+from jiyi_api.parameters import MemoryId, Namespace, memory_id_of, refuse_unknown
 from jiyi_api.readiness import Readiness
 from jiyi_api.searcher import StoredMemory, fetch_documents
 from jiyi_api.service import Service
@@ -103,9 +104,9 @@ async def write_memories(data: WriteBody, service: Service) -> AcceptedMemory | 
 )
 async def delete_memory(
     request: Request[Any, Any, Any],
-    memory_id: str,  # noqa: ARG001 - for OpenAPI; `memory_id_of` has it as it was sent
+    memory_id: MemoryId,  # noqa: ARG001 - for OpenAPI; `memory_id_of` has it as it was sent
     service: Service,
-    ns: str = DEFAULT_NAMESPACE,
+    ns: Namespace = DEFAULT_NAMESPACE,
 ) -> AcceptedMemory:
     """Accept the deletion of a memory, whether it exists or not."""
     return _accepted(await service.parts.producer.delete(memory_id_of(request), ns=ns))
@@ -118,7 +119,7 @@ async def delete_memory(
     before_request=refuse_unknown,
 )
 async def delete_namesake(
-    request: Request[Any, Any, Any], service: Service, ns: str = DEFAULT_NAMESPACE
+    request: Request[Any, Any, Any], service: Service, ns: Namespace = DEFAULT_NAMESPACE
 ) -> AcceptedMemory:
     """Accept the deletion of a memory whose id is the name of a route."""
     return _accepted(await service.parts.producer.delete(memory_id_of(request), ns=ns))
@@ -132,16 +133,18 @@ async def delete_namesake(
 )
 async def get_memory(
     request: Request[Any, Any, Any],
-    memory_id: str,  # noqa: ARG001 - for OpenAPI; `memory_id_of` has it as it was sent
+    memory_id: MemoryId,  # noqa: ARG001 - for OpenAPI; `memory_id_of` has it as it was sent
     service: Service,
-    ns: str = DEFAULT_NAMESPACE,
+    ns: Namespace = DEFAULT_NAMESPACE,
 ) -> StoredMemory:
     """Give the newest applied version of a memory; 404 when there is none."""
     name = memory_id_of(request)
     (stored,) = await fetch_documents(service.parts.database, parse_namespace(ns), [name])
-    if "content" not in stored or _expired(stored):
+    with reading("the stored memory"):
+        memory = None if "content" not in stored or _expired(stored) else StoredMemory.from_stored(name, stored)
+    if memory is None:
         raise NotFoundException("no such memory in this namespace")
-    return StoredMemory.from_stored(name, stored)
+    return memory
 
 
 @get(
@@ -152,10 +155,17 @@ async def get_memory(
 )
 async def ready(
     service: Service,
-    memory_id: Annotated[list[str], Parameter(query="id")],
-    entry: list[str] | None = None,
-    ns: str = DEFAULT_NAMESPACE,
-    wait: str = "0s",
+    memory_id: Annotated[
+        list[str], Parameter(query="id", description=f"Id of a memory; may be given up to {MAX_READY_IDS} times.")
+    ],
+    entry: Annotated[
+        list[str] | None,
+        Parameter(description="Entry id that a write or delete was answered with: is it, or a later one, applied?"),
+    ] = None,
+    ns: Namespace = DEFAULT_NAMESPACE,
+    wait: Annotated[
+        str, Parameter(description="Hold the answer back until all are ready, deleted or failed: 2s, 500ms.")
+    ] = "0s",
 ) -> Response[Readiness | ReadinessList]:
     """Answer per memory, and per entry where `entry` is given as often as `id`; waits up to `wait` (2s, 500ms)."""
     if not 1 <= len(memory_id) <= MAX_READY_IDS:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote_to_bytes
 
 from litestar.exceptions import NotFoundException
-from litestar.params import ParameterKwarg
+from litestar.params import Parameter, ParameterKwarg
 
 from jiyi.errors import InvalidEventError, InvalidQueryError
 from jiyi.memories import parse_id
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from litestar.handlers import BaseRouteHandler
     from litestar.typing import FieldDefinition
 
+Namespace = Annotated[
+    str, Parameter(description="Namespace: the wall between users, and the unit of statistics. Compared byte by byte.")
+]
+MemoryId = Annotated[str, Parameter(description="Id of the memory, percent-encoded; taken byte for byte.")]
+
 _MEMORY_PATH = b"/memory/"
-_NO_PARAMETERS = {"service", "request", "data", "memory_id"}
+_NO_PARAMETERS = {"service", "request", "data", "memory_id", "letter"}
 
 
 def refuse_unknown(request: Request[Any, Any, Any]) -> None:
@@ -34,6 +39,16 @@ def refuse_unknown(request: Request[Any, Any, Any]) -> None:
             raise InvalidQueryError(shown, f"is no parameter here; known are {', '.join(sorted(known)) or 'none'}")
         if len(values) > 1 and not known[name]:
             raise InvalidQueryError(name, f"is given {len(values)} times; give it once")
+
+
+async def refuse_body(request: Request[Any, Any, Any]) -> None:
+    """Raise `InvalidQueryError` for unknown parameters (see `refuse_unknown`) and for a body, which nobody would read.
+
+    A namespace that is sent in it would otherwise count as not given.
+    """
+    refuse_unknown(request)
+    if await request.body():
+        raise InvalidQueryError("body", "is not read here; say it in the query, like ?ns=")
 
 
 @cache

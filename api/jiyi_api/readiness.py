@@ -15,6 +15,7 @@ from jiyi.errors import InvalidEventError, UnavailableError
 from jiyi.events import decode_event, identify, parse_entry
 from jiyi.logs import get_logger
 from jiyi.memories import format_time
+from jiyi_api.damage import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,10 +86,12 @@ class ReadinessReader:
 
     async def _applied(self, ns: str, asked: Sequence[tuple[str, str | None]]) -> list[Readiness]:
         rows = await scripts.read_readiness(self._database, ns, [memory_id for memory_id, _ in asked])
-        return [
-            _judge(memory_id, entry, [None if value is None else value.decode() for value in row])
-            for (memory_id, entry), row in zip(asked, rows, strict=True)
-        ]
+        with reading("the stored memory"):
+            return [
+                _judge(memory_id, entry, [None if value is None else value.decode() for value in row])
+                for (memory_id, entry), row in zip(asked, rows, strict=True)
+            ]
+        raise AssertionError  # the context swallows nothing; the type checker cannot know
 
     async def _in_stream(self, ns: str, memory_id: str, entry: str) -> bool:
         """Tell whether an entry of this very memory waits in the stream."""

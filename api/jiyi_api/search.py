@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from litestar import get, post
 from litestar.params import Parameter
@@ -12,10 +12,16 @@ from jiyi.errors import InvalidQueryError, JiyiError
 from jiyi.memories import DEFAULT_NAMESPACE
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
 from jiyi_api.failures import documented
-from jiyi_api.parameters import refuse_unknown
+from jiyi_api.parameters import Namespace, refuse_unknown
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import SearchResult
 from jiyi_api.service import Service
+
+_TIME = "ISO 8601 (without a zone: UTC) or epoch milliseconds."
+
+
+def _filter(what: str, query: str | None = None) -> Any:
+    return Parameter(query=query, description=f"Only of this {what}, byte by byte; given again: of any of them.")
 
 
 async def _search(request: SearchRequest, service: Service) -> SearchResult:
@@ -45,21 +51,23 @@ async def search_by_body(data: SearchRequest, service: Service) -> SearchResult:
 @get("/memory/search", summary="Search memories", before_request=refuse_unknown, responses=documented(400, 503))
 async def search_by_query(  # noqa: PLR0913 - the parameters of the search
     service: Service,
-    q: str = "",
-    ns: str = DEFAULT_NAMESPACE,
-    limit: int = 10,
-    k1: float = DEFAULT_K1,
-    b: float = DEFAULT_B,
-    explain: bool = False,
-    author: list[str] | None = None,
-    source_system: Annotated[list[str] | None, Parameter(query="sourceSystem")] = None,
-    user_id: Annotated[list[str] | None, Parameter(query="userId")] = None,
-    session_id: Annotated[list[str] | None, Parameter(query="sessionId")] = None,
-    kind: list[str] | None = None,
-    tags: list[str] | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    min_importance: Annotated[float | None, Parameter(query="minImportance")] = None,
+    q: Annotated[str, Parameter(description="The question, as a person asks it; at least one word.")] = "",
+    ns: Namespace = DEFAULT_NAMESPACE,
+    limit: Annotated[int, Parameter(description="Most hits; 0: only the figures.")] = 10,
+    k1: Annotated[float, Parameter(description="BM25: how soon repetition of a term stops counting.")] = DEFAULT_K1,
+    b: Annotated[float, Parameter(description="BM25: how much long memories are held back, 0 to 1.")] = DEFAULT_B,
+    explain: Annotated[bool, Parameter(description="Add to each hit the numbers that its score comes from.")] = False,
+    author: Annotated[list[str] | None, _filter("author")] = None,
+    source_system: Annotated[list[str] | None, _filter("source system", "sourceSystem")] = None,
+    user_id: Annotated[list[str] | None, _filter("user", "userId")] = None,
+    session_id: Annotated[list[str] | None, _filter("session", "sessionId")] = None,
+    kind: Annotated[list[str] | None, _filter("kind")] = None,
+    tags: Annotated[list[str] | None, _filter("tag")] = None,
+    since: Annotated[str | None, Parameter(description=f"Only from this time on. {_TIME}")] = None,
+    until: Annotated[str | None, Parameter(description=f"Only before this time. {_TIME}")] = None,
+    min_importance: Annotated[
+        float | None, Parameter(query="minImportance", description="Only memories of at least this importance, 0 to 1.")
+    ] = None,
 ) -> SearchResult:
     """Find memories; a filter that is given several times means any of its values."""
     request = SearchRequest(

@@ -15,6 +15,7 @@ from jiyi.errors import InvalidQueryError
 from jiyi.memories import DEFAULT_IMPORTANCE, Memory, format_time
 from jiyi.scoring import average_length, idf, saturation
 from jiyi_api import kernel
+from jiyi_api.damage import reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +81,8 @@ class StoredMemory(msgspec.Struct, rename="camel", omit_defaults=True):
     def from_stored(cls, memory_id: str, stored: dict[str, str]) -> StoredMemory:
         """Build from the memory's hash in Redis."""
         memory = Memory.from_stored(stored)
+        if memory.metadata is not None:
+            msgspec.json.decode(memory.metadata)  # it goes into the answer unread, and would break all of it
         return cls(
             id=memory_id,
             content=memory.content,
@@ -266,13 +269,14 @@ class Searcher:
         if server_of(self._database, keys.stats_key(ns)) != journal.server:
             return [], 0, len(ids)
         hits = []
-        for (scored, memory_id), stored in zip(known, documents, strict=True):
-            if stored.get("doc") != str(scored.doc):
-                moved += 1
-            elif int(stored.get("expires_at", now_ms + 1)) <= now_ms:
-                expired += 1
-            else:
-                hits.append(_hit(query, ranking, scored, memory_id, stored))
+        with reading("a stored memory"):
+            for (scored, memory_id), stored in zip(known, documents, strict=True):
+                if stored.get("doc") != str(scored.doc):
+                    moved += 1
+                elif int(stored.get("expires_at", now_ms + 1)) <= now_ms:
+                    expired += 1
+                else:
+                    hits.append(_hit(query, ranking, scored, memory_id, stored))
         return hits, expired, moved
 
     async def _ids(self, ns: str, docs: Sequence[int], journal: Journal) -> list[str | None]:
@@ -283,7 +287,8 @@ class Searcher:
                 cache.clear()
                 missing = list(docs)
             found = await scripts.read_ids(self._database, ns, missing, epoch=journal.epoch)
-            cache.update({doc: raw.decode() for doc, raw in zip(missing, found, strict=True) if raw is not None})
+            with reading("the id of a document"):
+                cache.update({doc: raw.decode() for doc, raw in zip(missing, found, strict=True) if raw is not None})
         return [cache.get(doc) for doc in docs]
 
 
@@ -292,10 +297,12 @@ async def fetch_documents(database: Database, ns: str, ids: Sequence[str], epoch
     if not ids:
         return []
     rows = await scripts.read_documents(database, ns, ids, DOCUMENT_FIELDS, epoch=epoch)
-    return [
-        {name: value.decode() for name, value in zip(DOCUMENT_FIELDS, row, strict=True) if value is not None}
-        for row in rows
-    ]
+    with reading("a stored memory"):
+        return [
+            {name: value.decode() for name, value in zip(DOCUMENT_FIELDS, row, strict=True) if value is not None}
+            for row in rows
+        ]
+    raise AssertionError  # the context swallows nothing; the type checker cannot know
 
 
 def _hit(query: SearchQuery, ranking: _Ranking, scored: _Scored, memory_id: str, stored: dict[str, str]) -> Hit:

@@ -12,10 +12,10 @@ import msgspec
 
 from jiyi import keys, metrics, scripts
 from jiyi.connections import server_of
-from jiyi.errors import AnalyzerMismatchError, UnavailableError
+from jiyi.errors import AnalyzerMismatchError, CorruptIndexError, UnavailableError
 from jiyi.logs import get_logger
 from jiyi.memories import format_time
-from jiyi.postings import GENERATION_BYTES
+from jiyi.postings import GENERATION_BYTES, MAX_DOC
 from jiyi_api.columns import ColumnCache, Journal, Postings, inline_postings
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 4_194_300
 """Most bytes of one key in one answer: a multiple of both record sizes, and a few milliseconds of copying."""
 _ROUNDS = 1_000
-_NOTHING: tuple[Any, ...] = (b"", b"", 0, 0, 0, [])
+_NOTHING: list[Any] = [b"", b"", 0, 0, 0, []]
 _TOLD_S = 3_600.0
 """How long `/readyz` tells of a wipe."""
 
@@ -105,7 +105,7 @@ class SnapshotReader:
         for _ in range(_ROUNDS):
             known = {term: fresh.get(term) or self.cache.postings(ns, term) for term in terms}
             server, reply = await self._ask(ns, journal, known)
-            epoch, analyzer, docs, tokens, next_doc, journal_bytes, *term_bytes = reply or _NOTHING
+            epoch, analyzer, docs, tokens, next_doc, journal_bytes, *term_bytes = _checked(reply or _NOTHING)
             if reply is None or not epoch or journal is None or journal.epoch != epoch.decode():
                 # Nothing that was asked relative to another epoch or server means anything in this one.
                 stale = journal is not None or any(known.values())
@@ -147,8 +147,8 @@ class SnapshotReader:
         return server, reply if server_of(self._database, keys.stats_key(ns)) == server else None
 
     def _forget(self, ns: str, fresh: dict[str, Postings], journal: Journal | None, epoch: bytes | None) -> None:
-        """Drop all that is known of a namespace, and say so if its epoch has changed (None: another server)."""
-        if journal is not None and epoch is not None:
+        """Drop all that is known of a namespace, and say so if it was wiped (epoch None: another server)."""
+        if journal is not None and epoch is not None and not scripts.is_repaired(epoch.decode(), journal.epoch):
             metrics.WIPES.labels("namespace").inc()
             self._wiped_at_s = time.time()
             log.error("namespace_wiped", ns=ns, reason="its epoch has changed: somebody removed it or all keys")
@@ -186,3 +186,19 @@ class SnapshotReader:
             if count:
                 _TERMS_COUNTED[result].inc(count)
         metrics.CACHE_BYTES.set(self.cache.nbytes)
+
+
+def _checked(answer: list[Any]) -> list[Any]:
+    """Give an answer of `read_index` whose numbers can be calculated with; `CorruptIndexError` if they cannot."""
+    counters, terms = answer[2:5], answer[6:]
+    # A script's answer ends early at a counter that is no number, or what follows takes its place.
+    if len(answer) < len(_NOTHING) or not all(isinstance(counter, int) for counter in counters):
+        raise CorruptIndexError("a counter of the namespace is missing or no number; run: jiyi check")
+    if not (answer[0].isascii() and answer[1].isascii()):
+        raise CorruptIndexError("the epoch or the analyzer of the namespace cannot be read; run: jiyi check")
+    docs, tokens, next_doc = counters
+    if not 0 <= docs <= next_doc <= MAX_DOC + 1 or tokens < 0:
+        raise CorruptIndexError("the counters of the namespace contradict each other; run: jiyi check")
+    if any(df > docs for df, *_ in terms):
+        raise CorruptIndexError("a document frequency is larger than the number of documents; run: jiyi check")
+    return answer

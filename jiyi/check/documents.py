@@ -70,7 +70,7 @@ class Documents:
                     self._verify(doc, found[doc], fields, expiries[i])
                 if fields.get("doc") == b"%d" % doc:
                     self._known.add([keys.memory_key(source.ns, found[doc])])
-                    forward.add(doc, _forward_list(fields.get("terms")) or {}, _filters(fields) or [])
+                    forward.add(doc, forward_list(fields.get("terms")) or {}, filter_terms(fields) or [])
             forward.flush()
             on_progress(min(at + _BLOCKS, len(blocks)), len(blocks))
         forward.finish()
@@ -156,17 +156,17 @@ class Documents:
             self._add(Kind.MEMORY, where, "all fields of a memory", f"without {', '.join(missing)}")
         if "deleted_at" in stored:
             self._add(Kind.MEMORY, where, "no deleted_at in a live memory", "deleted_at")
-        if _filters(stored) is None:
+        if filter_terms(stored) is None:
             self._add(Kind.MEMORY, where, "tags as a JSON array of text", "something else")
         if not is_entry(stored.get("entry")):
             self._add(Kind.FENCE, where, "an entry id", "none")
 
     def _verify_numbers(self, where: str, doc: int, stored: Stored) -> None:
-        terms = _forward_list(stored.get("terms"))
+        terms = forward_list(stored.get("terms"))
         if terms is None:
             self._add(Kind.FORWARD_LIST, where, "a map from terms to positive numbers", "something else")
             return
-        journal, counted, length = self._source.journal, sum(terms.values()), _whole(stored.get("length"))
+        journal, counted, length = self._source.journal, sum(terms.values()), whole(stored.get("length"))
         recorded = int(journal.lengths[doc])
         if counted != length == recorded:
             self._add(Kind.FORWARD_LIST, where, f"{length} tokens, as length and journal say", counted)
@@ -174,7 +174,7 @@ class Documents:
             self._add(Kind.LENGTH, where, f"{counted} tokens, as the forward list says", length)
         if recorded not in (counted, length):
             self._add(Kind.JOURNAL, where, f"length {length}", recorded)
-        created = _whole(stored.get("timestamp"))
+        created = whole(stored.get("timestamp"))
         if created != int(journal.created[doc]):
             self._add(Kind.JOURNAL, where, f"created at {created} ms", int(journal.created[doc]))
         importance = np.float32(_real(stored.get("importance"), DEFAULT_IMPORTANCE))
@@ -194,7 +194,7 @@ def _within(alive: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.i
     return np.concatenate([alive[i:j] for i, j in zip(first, end, strict=True)])
 
 
-def _forward_list(packed: bytes | None) -> dict[bytes, int] | None:
+def forward_list(packed: bytes | None) -> dict[bytes, int] | None:
     """Decode a forward list; None if it is none."""
     try:
         terms = msgpack.unpackb(packed, raw=True)
@@ -206,7 +206,7 @@ def _forward_list(packed: bytes | None) -> dict[bytes, int] | None:
     return terms if set(map(type, tfs)) <= {int} and min(tfs, default=1) > 0 else None
 
 
-def _filters(stored: Stored) -> list[bytes] | None:
+def filter_terms(stored: Stored) -> list[bytes] | None:
     """Terms by which a memory is filtered; None if its tags or labels cannot be read."""
     try:
         filters = [keys.filter_term(name, stored[name].decode()) for name in LABELS if name in stored]
@@ -226,7 +226,8 @@ def is_entry(value: bytes | None) -> bool:
     return True
 
 
-def _whole(value: bytes | None) -> int | None:
+def whole(value: bytes | None) -> int | None:
+    """Read a whole number; None if it is none."""
     try:
         return int(value or b"")
     except ValueError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _COUNT = 1_000
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
-_KEY = re.compile(rb"(memory|index|ids|journal):\{[^}]*\}(?::(.*))?", re.DOTALL)
+_KEY = re.compile(rb"(memory|index|ids|journal|rebuild):\{[^}]*\}(?::(.*))?", re.DOTALL)
 _GLOB = re.compile(r"([*?\[\]\\^-])")
 _ROUNDS = 3
 
@@ -95,6 +95,8 @@ class StrayKeys:
                 await self._index(key, name)
             elif kind == b"ids" and name.isdecimal():
                 await self._ids(key, int(name))
+            elif kind == b"rebuild" and await self._source.command("PTTL", key) > 0:
+                pass  # a repair is writing it, or has left it behind: it goes by itself
             else:
                 await self._stray(key)
 
@@ -112,6 +114,7 @@ class StrayKeys:
                 self._add(Kind.MEMORY, where, "a hash", str(error).split(" ", 1)[0])
                 return
             await self._source.snapshot()
+            owner = await self._owner(before[1])
             if before == await self._source.command("HMGET", key, "entry", "doc", "deleted_at"):
                 break
         else:
@@ -125,6 +128,18 @@ class StrayKeys:
                 self._add(Kind.MEMORY, where, "a document or a tombstone", "neither")
         elif not doc.isdigit() or not self._source.journal.is_alive(int(doc)):
             self._add(Kind.MEMORY, where, "the number of a live document", ascii(doc.decode(errors="replace")))
+        elif owner not in (None, memory_id.encode()):
+            self._add(Kind.MEMORY, where, "a document number of its own", f"{int(doc)}, which another memory has")
+
+    async def _owner(self, doc: bytes | None) -> bytes | None:
+        """Give the id that a document number stands for; a memory gets both in one step."""
+        if doc is None or not doc.isdigit():
+            return None
+        try:
+            owner: bytes | None = await self._source.command("HGET", keys.ids_key(self._source.ns, int(doc)), int(doc))
+        except ResponseError:  # no hash: reported as such
+            return None
+        return owner
 
     async def _index(self, key: bytes, term: str) -> None:
         """Judge a postings key without a dictionary entry that points to it.

@@ -122,13 +122,19 @@ class Marks:
                 return
 
     async def _dead_letters(self, key: str) -> None:
-        """Report marks whose event is neither among the dead letters nor on its way again.
+        async for field, _ in self.lost_letters():
+            where = f"{key} {self._source.shown(field)}"
+            self._add(Kind.DEAD_LETTER, where, "a dead letter of the marked entry, or its replay", "none")
+
+    async def lost_letters(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Give field and mark of those whose event is neither among the dead letters nor on its way again.
 
         In this order: a replay appends the event before it removes the letter, and a worker that has processed
         the event removes the mark before it acknowledges.
         """
         if self._stream is None:
             return
+        key = keys.failed_key(self._source.ns)
         marks: dict[bytes, bytes] = {}
         cursor = 0
         while True:
@@ -144,8 +150,7 @@ class Marks:
             entries = {entry for entry in entries if not any(entry in value for value in flat)}
         for field, mark in marks.items():
             if mark.split(b" ", 1)[0] in entries and await self._source.command("HGET", key, field) == mark:
-                where = f"{key} {self._source.shown(field)}"
-                self._add(Kind.DEAD_LETTER, where, "a dead letter of the marked entry, or its replay", "none")
+                yield field, mark
 
     async def _entries(self, stream: str, wanted: Collection[bytes]) -> AsyncIterator[list[bytes]]:
         """Fields and values of a stream's entries, as long as any are wanted."""
@@ -170,4 +175,4 @@ def _fault(row: Row | None, score: float | None) -> tuple[str, Any] | None:
     deleted_ms = parse_entry((row[0] or b"").decode())[0]
     if score is None:
         return f"{deleted_ms} in tombstones", "no member"
-    return None if score == deleted_ms else (f"{deleted_ms} in tombstones", score)
+    return None if score == float(deleted_ms) else (f"{deleted_ms} in tombstones", score)

@@ -95,13 +95,11 @@ class NamespaceCheck:
 
     async def _check_index(self) -> None:
         source = self._source
-        docs, tokens = source.journal.totals()
-        groups = min(keys.BUCKETS, 1 + (tokens + _FILTERS * docs) // POSTINGS_AT_ONCE)
         documents = Documents(source, self._known)
-        for group in range(groups):
-            suffix = f" {group + 1}/{groups}" if groups > 1 else ""
-            buckets = frozenset(range(group, keys.BUCKETS, groups))
-            forward = await documents.read(buckets, verify=group == 0, on_progress=self.progress(f"documents{suffix}"))
+        groups = groups_of_buckets(source)
+        for number, buckets in enumerate(groups):
+            suffix = f" {number + 1}/{len(groups)}" if len(groups) > 1 else ""
+            forward = await documents.read(buckets, verify=number == 0, on_progress=self.progress(f"documents{suffix}"))
             await Terms(source, self._known, forward).compare(on_progress=self.progress(f"terms{suffix}"))
 
     async def _check_counters(self) -> None:
@@ -115,3 +113,10 @@ class NamespaceCheck:
                 report.add(Kind.STATS, f"{key} {name}", f"{expected}, as the journal says", found)
         if source.next_doc <= source.journal.highest:
             report.add(Kind.STATS, f"{key} next_doc", f"above {source.journal.highest}", source.next_doc)
+
+
+def groups_of_buckets(source: Source) -> list[frozenset[int]]:
+    """Divide the buckets of terms so that the postings of each group fit into `POSTINGS_AT_ONCE`."""
+    docs, tokens = source.journal.totals()
+    groups = min(keys.BUCKETS, 1 + (tokens + _FILTERS * docs) // POSTINGS_AT_ONCE)
+    return [frozenset(range(group, keys.BUCKETS, groups)) for group in range(groups)]

@@ -31,25 +31,28 @@ class Kind(StrEnum):
     TOMBSTONE = "tombstone"
 
 
-_REWRITE = "Write the memory again: a new version replaces everything that is stored of it."
-_RESTORE = "Stop the workers and restore the database from a backup, then let them catch up with the stream."
+_MEND = "Run: jiyi check --repair"
+BY_HAND = (
+    "Restore it from a backup; or delete its key (DEL), run jiyi check --repair, and write the memory again, if it is "
+    "to live."
+)
 ADVICE = {
-    Kind.DF: f"Scores of this term are off by the difference. {_RESTORE}",
-    Kind.DEAD_LETTER: "The memory is reported as failed, but its event cannot be replayed. Send the event again.",
-    Kind.EXPIRY: f"The memory expires at the wrong time or never. {_REWRITE}",
-    Kind.FENCE: f"Nobody can tell which version is stored, so no event of this memory is applied. {_RESTORE}",
-    Kind.FORWARD_LIST: f"The next write or delete would take the wrong postings back. {_RESTORE}",
-    Kind.IDS: f"A hit on this document cannot be translated into its memory. {_RESTORE}",
-    Kind.INDEX_KEY: f"The postings in this key are not found by any query. {_RESTORE}",
-    Kind.JOURNAL: f"Readers learn wrong lengths or a wrong set of documents. {_RESTORE}",
-    Kind.LENGTH: f"The score of this document is off, and so is the mean length. {_RESTORE}",
-    Kind.MEMORY: f"The memory and the index disagree about what is stored. {_RESTORE}",
-    Kind.NAMESPACE: "Housekeeping does not visit this namespace. Writing any memory in it announces it again.",
-    Kind.POSTING: f"Queries for this term miss a memory, find a wrong one, or score it wrongly. {_RESTORE}",
-    Kind.STATS: f"All scores of the namespace are off. {_RESTORE}",
+    Kind.DF: f"Scores of this term are off by the difference. {_MEND}",
+    Kind.DEAD_LETTER: f"The memory is reported as failed, but its event is gone: send it again. {_MEND}",
+    Kind.EXPIRY: f"The memory expires at the wrong time or never. {_MEND}",
+    Kind.FENCE: f"Nobody can tell which version is stored, so no event of this memory is applied. {BY_HAND}",
+    Kind.FORWARD_LIST: f"The next write or delete would take the wrong postings back. {_MEND}",
+    Kind.IDS: f"A hit on this document cannot be translated into its memory. {_MEND}",
+    Kind.INDEX_KEY: f"The postings in this key are not found by any query. {_MEND}",
+    Kind.JOURNAL: f"Readers learn wrong lengths or a wrong set of documents. {_MEND}",
+    Kind.LENGTH: f"The score of this document is off, and so is the mean length. {_MEND}",
+    Kind.MEMORY: f"The memory and the index disagree about what is stored. {_MEND}",
+    Kind.NAMESPACE: f"Housekeeping does not visit this namespace. {_MEND}",
+    Kind.POSTING: f"Queries for this term miss a memory, find a wrong one, or score it wrongly. {_MEND}",
+    Kind.STATS: f"All scores of the namespace are off. {_MEND}",
     Kind.STRAY_KEY: "jiyi does not use this key. Find out which program wrote it, and give that one another prefix.",
-    Kind.TERM: f"Queries for this term do not find its memories. {_RESTORE}",
-    Kind.TOMBSTONE: f"The delete may be forgotten too early, or never. {_REWRITE}",
+    Kind.TERM: f"Queries for this term do not find its memories. {_MEND}",
+    Kind.TOMBSTONE: f"The delete may be forgotten too early, or never. {_MEND}",
 }
 """What each kind means for users and what to do about it."""
 

@@ -66,6 +66,11 @@ class Source:
         return bool(self._epoch)
 
     @property
+    def epoch(self) -> bytes:
+        """Epoch of all that was read; empty for an unknown namespace."""
+        return self._epoch or b""
+
+    @property
     def journal_bytes(self) -> int:
         """Bytes of the journal read so far."""
         return self._have

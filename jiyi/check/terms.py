@@ -55,6 +55,9 @@ class Terms:
         self._forward = forward
         self._add = source.report.add
         self._seen = np.zeros(0, np.bool_)
+        self.faulty: set[bytes] = set()
+        self.misplaced: list[tuple[str, bytes]] = []
+        self.unreadable: list[int] = []
 
     async def compare(self, *, on_progress: Callable[[int, int], None]) -> None:
         """Compare all terms, and report those of live documents that the dictionary lacks."""
@@ -73,6 +76,7 @@ class Terms:
                 [(key, cursor)], self._scan, lambda item, error: self._add(Kind.TERM, item[0], "a hash", error)
             )
             if reply is None:
+                self.unreadable.append(bucket)
                 return
             cursor, page = reply
             inline = self._sort_page(key, bucket, page, long)
@@ -92,6 +96,7 @@ class Terms:
         report = self._source.report
         for term, value in page.items():
             if bucket_of(term) != bucket:
+                self.misplaced.append((key, term))
                 self._add(Kind.TERM, self._where(key, term), "a term of this bucket", "another one")
                 continue
             number = self._forward.vocabulary[term]
@@ -100,14 +105,14 @@ class Terms:
             report.terms += 1
             report.index_bytes += len(term) + len(value)
             if value == DF.pack(0):
-                self._add(Kind.DF, self._where(key, term), "a df above 0, or no entry", 0)
+                self._add(Kind.DF, self._place(number), "a df above 0, or no entry", 0)
             elif len(value) == DF.size:
                 long[term.decode()] = split_term_value(value)[0]
             elif len(value) > DF.size:
                 numbers.append(number)
                 values.append(value)
             else:
-                self._add(Kind.TERM, self._where(key, term), "a df of 4 bytes", f"{len(value)} bytes")
+                self._add(Kind.TERM, self._place(number), "a df of 4 bytes", f"{len(value)} bytes")
         return self._lists(numbers, values, inline=True)
 
     def _first_time(self, number: int) -> bool:
@@ -235,6 +240,7 @@ class Terms:
         found: str,
     ) -> None:
         places = np.flatnonzero(wrong)
+        self.faulty.update(self._forward.vocabulary.terms[number] for number in np.unique(term_of[places]))
         for i in places[:KEPT_PER_KIND]:
             self._add(Kind.POSTING, f"{self._place(int(term_of[i]))} doc {docs[i]}", expected, found)
         self._source.report.count(Kind.POSTING, len(places[KEPT_PER_KIND:]))
@@ -251,7 +257,9 @@ class Terms:
             self._add(Kind.TERM, self._place(int(number)), f"an entry for {count} documents", "none")
 
     def _place(self, number: int) -> str:
+        """Say where a term with a problem is, and note it."""
         term = self._forward.vocabulary.terms[number]
+        self.faulty.add(term)
         return self._where(keys.bucket_key(self._source.ns, bucket_of(term)), term)
 
     def _where(self, key: str, term: bytes) -> str:

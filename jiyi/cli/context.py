@@ -17,13 +17,16 @@ from jiyi.errors import ApiError, JiyiError, ServerNotFoundError, UnavailableErr
 from jiyi.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from jiyi.connections import Database
 
 console = Console(highlight=False, emoji=False)
 messages = Console(stderr=True, highlight=False, emoji=False)
 """Progress and hints go to standard error, so that results can be piped."""
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells expect it: 128 and the number of SIGINT."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Namespace = Annotated[str, typer.Option("--ns", help="Namespace: the wall between users, and the unit of statistics.")]
@@ -58,16 +61,21 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def friendly_errors() -> Iterator[None]:
-    """Turn our errors into one line and exit status 1 (2 for wrong use)."""
+def friendly_errors(so_far: Callable[[], str] = str) -> Iterator[None]:
+    """Turn our errors into one line and exit status 1 (`INTERRUPTED` after Ctrl-C); `so_far` says what was done."""
+    told, status = "", 1
     try:
         yield
     except* ApiError as group:
-        fail(f"the reader refused: {_first(group)}")
+        told = f"the reader refused: {_first(group)}"
     except* UnavailableError as group:
-        fail(f"{_first(group)}. Is it running? Start everything with: jiyi up")
+        told = f"{_first(group)}. Is it running? Start everything with: jiyi up"
     except* JiyiError as group:
-        fail(str(_first(group)))
+        told = str(_first(group))
+    except* KeyboardInterrupt:
+        told, status = "stopped", INTERRUPTED
+    if told:
+        fail(so_far() + told, status)
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

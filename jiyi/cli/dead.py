@@ -18,58 +18,92 @@ from jiyi.cli.context import (
     database,
     fail,
     friendly_errors,
+    messages,
     print_json,
     settings_with_server,
 )
-from jiyi.memories import DEFAULT_NAMESPACE, format_time
+from jiyi.events import parse_letter
+from jiyi.letter_views import LetterFacts, LetterView
+from jiyi.memories import DEFAULT_NAMESPACE, parse_namespace
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from jiyi.connections import Database
     from jiyi.dead_letters import DeadLetter
+    from jiyi.settings import Settings
 
 app = typer.Typer(help="Events that could not be applied: look, replay, drop.", no_args_is_help=True)
 
 Letters = Annotated[list[str] | None, typer.Argument(help="Ids of letters, as `jiyi dead list` shows them.")]
 Everything = Annotated[bool, typer.Option("--all", help="All letters of the namespace.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Show at most this many.")]
+_PAGE = 50
+"""Letters that are read at once; their events, of any size, come with them."""
 
 
 @app.command("list")
-def list_letters(ns: AllNamespaces = None, as_json: Json = False) -> None:
-    """List dead letters, oldest first."""
-    found = _run(_collect, ns)
+def list_letters(ns: AllNamespaces = None, limit: Limit = None, as_json: Json = False) -> None:
+    """List dead letters, oldest first, one namespace after the other. Shows no contents."""
+    found, more = _run(_collect, ns, limit)
     if as_json:
-        print_json([_facts(letter) for letter in found])
+        print_json(found)
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("letter", "namespace", "memory", "code", "when", "reason"):
+    for name in ("letter", "namespace", "memory", "code", "when (UTC)", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name == "letter")  # to be copied whole
     for letter in found:
-        when = format_time(letter.dead_at_ms)[:19].replace("T", " ")
+        when = letter.dead_at[:19].replace("T", " ")
         table.add_row(
             letter.letter, escape(letter.ns), escape(letter.id or "-"), letter.code, when, escape(letter.reason)
         )
     console.print(table if found else "no dead letters")
+    if more:
+        messages.print("there are more; give a higher --limit, or none")
 
 
 @app.command("show")
 def show(letter: Annotated[str, typer.Argument(help="Id of the letter.")], ns: Namespace = DEFAULT_NAMESPACE) -> None:
     """Show one dead letter with the fields of its event (this prints the memory's content), as JSON."""
     (found,) = _run(_find, ns, [letter])
-    fields = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in found.fields}
-    print_json({**_facts(found), "fields": fields})
+    print_json(LetterView.of(found))
 
 
 @app.command("replay")
-def replay(letters: Letters = None, ns: Namespace = DEFAULT_NAMESPACE, everything: Everything = False) -> None:
+def replay(
+    letters: Letters = None, ns: Namespace = DEFAULT_NAMESPACE, everything: Everything = False, as_json: Json = False
+) -> None:
     """Put events back on the stream under their original version: they cannot undo newer writes."""
-    count = _run(_replay, ns, _chosen(letters, everything=everything))
-    console.print(f"{count} replayed; workers take them up now. Those that fail again come back to: jiyi dead list")
+    wanted, done = _chosen(letters, everything=everything), list[dict[str, Any]]()
+
+    async def again(client: Database, settings: Settings, letter: DeadLetter) -> None:
+        if (entry := await dead_letters.replay(client, settings.stream, letter)) is not None:
+            done.append({"letter": letter.letter, "ns": ns, "id": letter.id, "entry": entry})
+
+    _run(_each, ns, wanted, again, so_far=lambda: f"{len(done)} replayed, then: " if done else "")
+    if as_json:
+        print_json(done)
+    else:
+        told = "workers take them up now. Those that fail again come back to: jiyi dead list"
+        console.print(f"{len(done)} replayed; {told}" if done else "0 replayed")
 
 
 @app.command("drop")
-def drop(letters: Letters = None, ns: Namespace = DEFAULT_NAMESPACE, everything: Everything = False) -> None:
+def drop(
+    letters: Letters = None, ns: Namespace = DEFAULT_NAMESPACE, everything: Everything = False, as_json: Json = False
+) -> None:
     """Delete dead letters for good."""
-    count = _run(_drop, ns, _chosen(letters, everything=everything))
-    console.print(f"{count} dropped")
+    wanted, done = _chosen(letters, everything=everything), list[dict[str, Any]]()
+
+    async def away(client: Database, _settings: Settings, letter: DeadLetter) -> None:
+        if await dead_letters.drop(client, letter):
+            done.append({"letter": letter.letter, "ns": ns, "id": letter.id})
+
+    _run(_each, ns, wanted, away, so_far=lambda: f"{len(done)} dropped, then: " if done else "")
+    if as_json:
+        print_json(done)
+    else:
+        console.print(f"{len(done)} dropped")
 
 
 def _chosen(letters: list[str] | None, *, everything: bool) -> list[str] | None:
@@ -78,54 +112,51 @@ def _chosen(letters: list[str] | None, *, everything: bool) -> list[str] | None:
     return letters or None
 
 
-def _run(action: Any, *arguments: Any) -> Any:
+def _run(action: Any, *arguments: Any, so_far: Any = str) -> Any:
     async def connected() -> Any:
         settings = settings_with_server()
         async with database(settings) as client:
             return await action(client, settings, *arguments)
 
-    with friendly_errors():
+    with friendly_errors(so_far):
         return anyio.run(connected)
 
 
-async def _collect(client: Any, _settings: Any, wanted: list[str] | None) -> list[DeadLetter]:
-    found: list[DeadLetter] = []
-    for ns in wanted or await dead_letters.namespaces(client):
-        found += [letter async for letter in dead_letters.letters(client, ns)]
-    return found
+async def _collect(
+    client: Database, _settings: Settings, wanted: list[str] | None, limit: int | None
+) -> tuple[list[LetterFacts], bool]:
+    """Give the facts of at most `limit` letters, and whether there are more."""
+    found: list[LetterFacts] = []
+    for ns in map(parse_namespace, wanted or await dead_letters.namespaces(client)):
+        async for letter in dead_letters.letters(client, ns, page=_PAGE):
+            if len(found) == limit:
+                return found, True
+            found.append(LetterFacts.of(letter))
+    return found, False
 
 
-async def _find(client: Any, settings: Any, ns: str, wanted: list[str] | None) -> list[DeadLetter]:
-    if wanted is None:
-        return await _collect(client, settings, [ns])
+async def _find(client: Database, _settings: Settings, ns: str, wanted: list[str]) -> list[DeadLetter]:
     found = []
-    for letter in wanted:
-        one = await dead_letters.find(client, ns, letter)
+    for letter in dict.fromkeys(map(parse_letter, wanted)):
+        one = await dead_letters.find(client, parse_namespace(ns), letter)
         if one is None:
             fail(f"there is no dead letter {letter} in namespace {ns}; see: jiyi dead list")
         found.append(one)
     return found
 
 
-async def _replay(client: Any, settings: Any, ns: str, wanted: list[str] | None) -> int:
-    found = await _find(client, settings, ns, wanted)
-    for letter in found:
-        await dead_letters.replay(client, settings.stream, letter)
-    return len(found)
+async def _each(client: Database, settings: Settings, ns: str, wanted: list[str] | None, act: Any) -> None:
+    """Do something with the letters that are named (nothing unless all are there), or with all that there are now."""
+    if wanted is not None:
+        for letter in await _find(client, settings, ns, wanted):
+            await act(client, settings, letter)
+        return
+    async for letter in _all(client, parse_namespace(ns)):
+        await act(client, settings, letter)
 
 
-async def _drop(client: Any, settings: Any, ns: str, wanted: list[str] | None) -> int:
-    return sum([await dead_letters.drop(client, letter) for letter in await _find(client, settings, ns, wanted)])
-
-
-def _facts(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "letter": letter.letter,
-        "ns": letter.ns,
-        "id": letter.id,
-        "entry": letter.entry,
-        "code": letter.code,
-        "reason": letter.reason,
-        "deadAt": format_time(letter.dead_at_ms),
-        "deliveries": letter.deliveries,
-    }
+async def _all(client: Database, ns: str) -> AsyncIterator[DeadLetter]:
+    """Give the letters up to the newest; those that come back while we replay are not taken again."""
+    if (last := await dead_letters.newest(client, ns)) is not None:
+        async for letter in dead_letters.letters(client, ns, until=last, page=_PAGE):
+            yield letter

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -13,10 +15,19 @@ import msgspec
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from jiyi import keys
+from jiyi import dead_letters
 from jiyi.appending import encode
-from jiyi.cli.context import Json, console, database, fail, friendly_errors, messages, print_json, settings_with_server
-from jiyi.connections import execute
+from jiyi.cli.context import (
+    INTERRUPTED,
+    Json,
+    console,
+    database,
+    fail,
+    friendly_errors,
+    messages,
+    print_json,
+    settings_with_server,
+)
 from jiyi.errors import InvalidEventError
 from jiyi.events import parse_entry
 from jiyi.importers import BadLine, Line, read_git, read_jsonl
@@ -32,14 +43,18 @@ if TYPE_CHECKING:
     from jiyi.settings import Settings
 
 _LINES_AT_ONCE = 500
+_LETTERS_AT_ONCE = 50
 _SHOWN_ERRORS = 20
 _NO_WORKER_S = 5.0
+_CLOCKS_APART_MS = 60_000
+"""How much the clocks of two nodes of a cluster may differ, of which one dates events and the other dead letters."""
 
 
 class Tally(msgspec.Struct, rename="camel"):
-    """What became of the lines."""
+    """What became of the lines. `unsure` were on their way when something broke off: the server may have them."""
 
     accepted: int = 0
+    unsure: int = 0
     refused: int = 0
     seconds: float = 0.0
     first_entry: str | None = None
@@ -55,7 +70,7 @@ def ingest(
     git: Annotated[Path | None, typer.Option("--git", help="Take the commit log of this repository instead.")] = None,
     ns: Annotated[str | None, typer.Option("--ns", help="Namespace for lines that name none.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many memories.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="End when the last memory can be found.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="End when workers have applied all of them.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write many memories. Bad lines are reported with their number; the others go on.
@@ -66,28 +81,46 @@ def ingest(
     """
     if (source is None) == (git is None):
         fail("name a file, or - for standard input, or a repository with --git", status=2)
-    with friendly_errors():
-        tally = anyio.run(_ingest, source, git, ns, limit, wait)
+    tally = Tally()
+    try:
+        with friendly_errors(lambda: _so_far(tally)):
+            anyio.run(_ingest, tally, source, git, ns, limit, wait)
+    except typer.Exit as broken_off:
+        if as_json:
+            print_json(tally)
+        if broken_off.exit_code == INTERRUPTED and source == "-":
+            sys.stdout.flush()
+            os._exit(INTERRUPTED)  # the thread that waits for standard input would keep us until something comes
+        raise
     if as_json:
         print_json(tally)
     else:
         rate = tally.accepted / tally.seconds if tally.seconds else 0.0
         console.print(f"{tally.accepted} accepted, {tally.refused} refused, {tally.seconds:.1f} s ({rate:,.0f}/s)")
         if tally.waited_seconds is not None:
-            told = "all of them can be found" if not tally.dead else f"{tally.dead} failed; see: jiyi dead list"
+            told = f"{tally.dead} failed; see: jiyi dead list" if tally.dead else "none failed"
             console.print(f"applied after {tally.waited_seconds:.1f} s more: {told}")
     raise typer.Exit(0 if not tally.refused and not tally.dead else 1)
 
 
-async def _ingest(source: str | None, git: Path | None, ns: str | None, limit: int | None, wait: bool) -> Tally:
+def _so_far(tally: Tally) -> str:
+    """Say what was reached when something broke off."""
+    if not tally.accepted and not tally.unsure:
+        return ""
+    perhaps = f", {tally.unsure} more perhaps" if tally.unsure else ""
+    return f"{tally.accepted} accepted{perhaps} (to ingest them again is harmless where they have ids), then: "
+
+
+async def _ingest(
+    tally: Tally, source: str | None, git: Path | None, ns: str | None, limit: int | None, wait: bool
+) -> None:
     settings = settings_with_server()
     lines: Any
     if git is not None:
         lines = read_git(git, max_count=limit, max_content_bytes=settings.max_content_bytes)
     else:
         lines = read_jsonl(source or "-")
-    tally, touched = Tally(), set[str]()
-    started_ms = time.time_ns() // 10**6
+    touched = set[str]()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
                TextColumn("{task.fields[count]:,} memories, {task.fields[rate]:,.0f}/s"),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
@@ -97,7 +130,9 @@ async def _ingest(source: str | None, git: Path | None, ns: str | None, limit: i
             task = progress.add_task("appending", total=getattr(lines, "bytes_total", None), count=0, rate=0.0)
             while chunk := await anyio.to_thread.run_sync(_chunk, lines, limit, tally.accepted):
                 events = list(_encoded(chunk, ns, settings, tally))
+                tally.unsure = len(events)
                 accepted = await producer.send(events)
+                tally.unsure = 0
                 touched.update(one.ns for one in accepted)
                 if accepted:
                     tally.first_entry = tally.first_entry or accepted[0].entry
@@ -109,8 +144,7 @@ async def _ingest(source: str | None, git: Path | None, ns: str | None, limit: i
     if wait and tally.last_entry is not None:
         async with database(settings) as client:
             tally.waited_seconds = await _wait(client, settings, tally)
-            tally.dead = await _count_dead(client, touched, started_ms, tally)
-    return tally
+            tally.dead = await _count_dead(client, touched, tally)
 
 
 def _chunk(lines: Iterator[Line | BadLine], limit: int | None, so_far: int) -> list[Line | BadLine]:
@@ -161,12 +195,12 @@ async def _wait(client: Database, settings: Settings, tally: Tally) -> float:
             await anyio.sleep(0.05)
 
 
-async def _count_dead(client: Database, namespaces: set[str], since_ms: int, tally: Tally) -> int:
-    """Count our events among the dead letters."""
+async def _count_dead(client: Database, namespaces: set[str], tally: Tally) -> int:
+    """Count our events among the dead letters, which are filed after them, and dated by the server as they are."""
     first, last = parse_entry(tally.first_entry or "0-0"), parse_entry(tally.last_entry or "0-0")
+    after = f"{max(first[0] - _CLOCKS_APART_MS, 0)}-0"
     dead = 0
     for ns in sorted(namespaces):
-        rows = await execute(client, "XRANGE", keys.dead_key(ns), since_ms, "+")
-        entries = [dict(zip(flat[::2], flat[1::2], strict=True))[b"entry"].decode() for _, flat in rows]
-        dead += sum(first <= parse_entry(entry) <= last for entry in entries)
+        async for letter in dead_letters.letters(client, ns, after=after, page=_LETTERS_AT_ONCE):
+            dead += first <= parse_entry(letter.entry) <= last
     return dead

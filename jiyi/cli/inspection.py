@@ -28,11 +28,15 @@ from jiyi.cli.context import (
 from jiyi.connections import execute
 from jiyi.dead_letters import namespaces as all_namespaces
 from jiyi.reindex import reindex_namespace
+from jiyi.repair import Repair
+from jiyi.repair import repair as repair_index
 from jiyi.scoring import average_length
 from jiyi.streams import EventStream
 
 if TYPE_CHECKING:
+    from jiyi.check import Report
     from jiyi.connections import Database
+    from jiyi.settings import Settings
 
 _COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TimeRemainingColumn())  # fmt: skip
@@ -86,8 +90,16 @@ async def _figures(client: Database, ns: str) -> dict[str, Any] | None:
             "deadLetters": int(dead), "analyzer": (raw[2] or b"").decode()}  # fmt: skip
 
 
-def check(ns: AllNamespaces = None, as_json: Json = False) -> None:
-    """Compare the index with the stored memories. Exit status 0 only when everything agrees."""
+def check(
+    ns: AllNamespaces = None,
+    mend: Annotated[bool, typer.Option("--repair", help="Mend what follows from the stored memories.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare the index with the stored memories. Exit status 0 only when everything agrees, at the end.
+
+    With --repair whatever can be worked out from the stored memories is, also while workers write; what cannot be
+    stays as it is and is reported.
+    """
 
     async def run() -> list[Any]:
         settings = settings_with_server()
@@ -100,19 +112,42 @@ def check(ns: AllNamespaces = None, as_json: Json = False) -> None:
                         tasks[phase] = progress.add_task(phase)
                     progress.update(tasks[phase], completed=done, total=total)
 
-                return await check_index(client, ns, stream=settings.stream, on_progress=on_progress)
+                if not mend:
+                    return await check_index(client, ns, stream=settings.stream, on_progress=on_progress)
+                return await repair_index(
+                    client, analyzer_of(settings), ns, stream=settings.stream, on_progress=on_progress
+                )
 
     with friendly_errors():
-        reports = anyio.run(run)
+        found = anyio.run(run)
     if as_json:
-        print_json([{**msgspec.to_builtins(report), "ok": report.ok} for report in reports])
+        print_json([_as_json(one) for one in found])
     else:
-        for report in reports:
-            _print_report(report)
-    raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+        for one in found:
+            if isinstance(one, Repair):
+                _print_repair(one)
+            else:
+                _print_report(one)
+    raise typer.Exit(0 if all(one.ok for one in found) else 1)
 
 
-def _print_report(report: Any) -> None:
+def _as_json(found: Report | Repair) -> dict[str, Any]:
+    if isinstance(found, Repair):
+        fields = msgspec.to_builtins(found)
+        return {**fields.pop("report"), **fields, "ok": found.ok}
+    return {**msgspec.to_builtins(found), "ok": found.ok}
+
+
+def _print_repair(repair: Repair) -> None:
+    _print_report(repair.report)
+    for title, counts in (("repaired", repair.repaired), ("mended", repair.done), ("not repaired", repair.unrepaired)):
+        if counts:
+            console.print(f"  {title}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    if repair.refused:
+        console.print(f"  [bold red]refused[/]: {escape(repair.refused)}", soft_wrap=True)
+
+
+def _print_report(report: Report) -> None:
     name = escape(report.namespace) if report.namespace else "server"
     if report.ok:
         console.print(f"[green]ok[/]  {name}: {report.documents:,} memories, {report.terms:,} terms, "
@@ -123,6 +158,11 @@ def _print_report(report: Any) -> None:
         console.print(f"  {problem.kind}: {escape(problem.where)}: expected {escape(str(problem.expected))}, "
                       f"found {escape(str(problem.found))}. {problem.advice}", soft_wrap=True)  # fmt: skip
     console.print("  in all: " + ", ".join(f"{count} {kind}" for kind, count in report.counts.items()))
+
+
+def analyzer_of(settings: Settings) -> Analyzer:
+    """The analyzer that workers with these settings have."""
+    return Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
 
 
 def reindex(
@@ -137,7 +177,7 @@ def reindex(
 
     async def run() -> dict[str, Any]:
         settings = settings_with_server()
-        analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
+        analyzer = analyzer_of(settings)
         done: dict[str, Any] = {}
         async with database(settings) as client:
             with Progress(*_COLUMNS, console=messages, transient=True) as progress:

@@ -30,11 +30,11 @@ def search(
     session_id: Annotated[list[str] | None, typer.Option(help="Only of this session.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help="Only of this kind.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only with any of these tags.")] = None,
-    since: Annotated[str | None, typer.Option(help="Only from this time on (ISO 8601).")] = None,
-    until: Annotated[str | None, typer.Option(help="Only before this time (ISO 8601).")] = None,
+    since: Annotated[str | None, typer.Option(help="Only from this time on (ISO 8601, UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="Only before this time (ISO 8601, UTC).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Search memories and say why each was found."""
+    """Search memories and say why each was found. Times are UTC."""
     filters: dict[str, Any] = {
         "author": author, "source_system": source_system, "user_id": user_id, "session_id": session_id,
         "kind": kind, "tags": tag, "since": since, "until": until,
@@ -75,7 +75,7 @@ def ready(
 def _show(rank: int, hit: Hit, *, explain: bool) -> None:
     text = " ".join(hit.content.split())
     text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-    about = "  ".join(part for part in (hit.author, hit.timestamp and f"{hit.timestamp:%Y-%m-%d %H:%M}") if part)
+    about = "  ".join(part for part in (hit.author, hit.timestamp and f"{hit.timestamp:%Y-%m-%d %H:%M} UTC") if part)
     console.print(f"[bold]{rank:2}. {hit.score:.3f}[/]  {escape(hit.id)}  [dim]{escape(about)}[/]", soft_wrap=True)
     console.print(f"    {escape(text)}", soft_wrap=True)
     if not explain or hit.explanation is None:

@@ -86,6 +86,7 @@ REFUSED = [
     ({"content": "x", "importance": True}, 400, "bad_request", "importance: "),
     ({"content": "x", "expiresAt": "never"}, 400, "invalid_field", "expiresAt: "),
     ({"content": "x", "timestamp": 1.5}, 400, "bad_request", "timestamp: "),
+    ({"content": "x", "timestamp": 1_777_890_600}, 400, "invalid_field", "timestamp: is too small for epoch"),
     ({"content": "x", "tags": [1]}, 400, "bad_request", "tags[0]: "),
     ({"content": "x", "tags": [str(i) for i in range(65)]}, 413, "too_large", "tags: "),
     ({"content": "x", "metadata": []}, 400, "bad_request", "metadata: "),
@@ -255,6 +256,8 @@ async def test_openapi_names_every_route_and_resolves(reader):
     assert routes == {
         ("/memory/write", "post"), ("/memory/search", "get"), ("/memory/search", "post"), ("/memory/ready", "get"),
         ("/memory/{memory_id}", "get"), ("/memory/{memory_id}", "delete"),
+        ("/dead", "get"), ("/dead", "delete"), ("/dead/{letter}", "get"), ("/dead/{letter}", "delete"),
+        ("/dead/{letter}/replay", "post"), ("/dead/replay", "post"),
         ("/metrics", "get"), ("/healthz", "get"), ("/readyz", "get"),
     }  # fmt: skip
     operations = [operation for methods in schema["paths"].values() for operation in methods.values()]

@@ -55,11 +55,12 @@ async def test_scores_are_bm25_of_the_living(filled, analyzer, question, k1, b):
 
 async def test_get_and_post_give_the_same_answer(index, reader):
     await index.write("m", "redis 流", author="陈", source_system="chat", user_id="u 1", session_id="s", kind="note",
-                      tags=["x", "y"], timestamp=1000, importance=0.7, metadata={"k": [1, {"z": None}]})  # fmt: skip
+                      tags=["x", "y"], timestamp="2026-05-04", importance=0.7,
+                      metadata={"k": [1, {"z": None}]})  # fmt: skip
     asked = {
         "q": "redis 流", "ns": "default", "limit": 5, "k1": 1.2, "b": 0.5, "explain": True, "author": ["陈", "x"],
         "sourceSystem": "chat", "userId": "u 1", "sessionId": "s", "kind": "note", "tags": ["y"],
-        "since": "1970-01-01T00:00:01Z", "until": "2000", "minImportance": 0.7,
+        "since": "2026-05-04T08:00:00+08:00", "until": "1777852800001", "minImportance": 0.7,
     }  # fmt: skip
     by_body = reader.post("/memory/search", asked)
     by_query = reader.request("GET", f"/memory/search?{urlencode(asked | {'explain': 'true'}, doseq=True)}", headers={})
@@ -72,7 +73,7 @@ async def test_get_and_post_give_the_same_answer(index, reader):
     assert {name: hit[name] for name in ("author", "sourceSystem", "userId", "sessionId", "kind", "tags")} == {
         "author": "陈", "sourceSystem": "chat", "userId": "u 1", "sessionId": "s", "kind": "note", "tags": ["x", "y"],
     }  # fmt: skip
-    assert (hit["timestamp"], hit["importance"]) == ("1970-01-01T00:00:01.000Z", 0.7)
+    assert (hit["timestamp"], hit["importance"]) == ("2026-05-04T00:00:00.000Z", 0.7)
     assert hit["metadata"] == {"k": [1, {"z": None}]}
 
 
@@ -103,8 +104,8 @@ async def test_limit_cuts_the_same_ranking_and_total_counts_all(filled):
 
 
 async def test_equal_scores_put_the_newer_memory_first(index, reader):
-    for name, timestamp in {"old": 1000, "new": 3000, "middle": 2000, "late twin": 3000}.items():
-        await index.write(name, "redis", timestamp=timestamp)
+    for name, timestamp in {"old": 2001, "new": 2003, "middle": 2002, "late twin": 2003}.items():
+        await index.write(name, "redis", timestamp=f"{timestamp}-01-01")
     assert reader.found("redis") == ["late twin", "new", "middle", "old"]
 
 
@@ -141,6 +142,7 @@ REFUSED = [
     ({"q": "x", "ns": "a\nb"}, "invalid_query", "ns: "),
     ({"q": "x", "since": "yesterday"}, "invalid_query", "since: "),
     ({"q": "x", "until": "9" * 30}, "invalid_query", "until: "),
+    ({"q": "x", "since": 1_777_890_600}, "invalid_query", "since: is too small for epoch milliseconds"),
     ({"q": "x", "sourceSystem": [str(i) for i in range(65)]}, "invalid_query", "sourceSystem: has 65 values"),
     ({"q": "x", "tags": ["t" * 257]}, "invalid_query", "tags: has a value"),
 ]
@@ -277,17 +279,18 @@ async def test_a_filter_needs_a_term_and_is_none_itself(index, reader):
 
 
 async def test_since_is_inclusive_and_until_exclusive(index, reader):
+    base = 1_777_890_600_000  # 2026-05-04T10:30:00Z
     for ms in (1000, 2000, 3000):
-        await index.write(f"t{ms}", "redis", timestamp=ms)
+        await index.write(f"t{ms}", "redis", timestamp=base + ms)
     await index.write("unborn", "redis", timestamp="1960-01-01")
     for since, until, expected in [
-        (2000, None, {"t2000", "t3000"}),
-        (None, 2000, {"t1000", "unborn"}),
-        (1000, 3000, {"t1000", "t2000"}),
-        ("1970-01-01T00:00:02Z", "1970-01-01T09:00:03+09:00", {"t2000"}),
-        ("1970-01-01T00:00:02", "3001", {"t2000", "t3000"}),
-        (3000, 2000, set()),
-        (-(10**12), 1, {"unborn"}),
+        (base + 2000, None, {"t2000", "t3000"}),
+        (None, base + 2000, {"t1000", "unborn"}),
+        (base + 1000, base + 3000, {"t1000", "t2000"}),
+        ("2026-05-04T10:30:02Z", "2026-05-04T19:30:03+09:00", {"t2000"}),
+        ("2026-05-04T10:30:02", str(base + 3001), {"t2000", "t3000"}),
+        (base + 3000, base + 2000, set()),
+        (-(10**12), "1970-01-01", {"unborn"}),
     ]:
         bounds = {name: value for name, value in (("since", since), ("until", until)) if value is not None}
         body = reader.search("redis", **bounds)
@@ -325,7 +328,7 @@ async def test_an_expired_memory_is_returned_nowhere(index, reader):
 async def test_expired_memories_do_not_hide_living_ones(index, reader):
     """They outrank the living until workers sweep them, which may be long after."""
     await index.write_all({f"living{i}": "redis and more words than those" for i in range(3)})
-    changes = [index.change(f"expired{i}", "redis", expires_at=1) for i in range(400)]
+    changes = [index.change(f"expired{i}", "redis", expires_at=10**11) for i in range(400)]
     await index.writer.apply("default", changes)
     assert set(reader.found("redis", limit=3)) == {"living0", "living1", "living2"}
     assert len(reader.found("redis", limit=2)) == 2

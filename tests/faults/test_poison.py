@@ -24,8 +24,12 @@ DELIVERIES = 2
 
 
 @pytest.fixture
-def settings(settings):
-    return msgspec.structs.replace(settings, max_deliveries=DELIVERIES, document_timeout_ms=500, claim_idle_ms=300)
+def settings(request, settings):
+    """A worker must have met the limit of time before another takes the entry for abandoned."""
+    claim_idle_ms = getattr(request, "param", 300)
+    return msgspec.structs.replace(
+        settings, max_deliveries=DELIVERIES, document_timeout_ms=1_000, claim_idle_ms=claim_idle_ms
+    )
 
 
 @pytest.fixture
@@ -52,7 +56,11 @@ async def assert_filed(ledger, database, settings, entry):
     assert (letter.entry, letter.code, letter.deliveries) == (entry, "max_deliveries", DELIVERIES + 1)
 
 
-@pytest.mark.parametrize(("poison", "death"), [(DEADLY, signal.SIGKILL), (ENDLESS, signal.SIGALRM)])
+@pytest.mark.parametrize(
+    ("poison", "death", "settings"),
+    [(DEADLY, signal.SIGKILL, 300), (ENDLESS, signal.SIGALRM, 2_000)],
+    indirect=["settings"],
+)
 async def test_poison_kills_no_more_workers_than_it_has_deliveries(poison, death, ledger, database, settings, tmp_path):
     entry = await write(ledger, settings, poison)
     async with AsyncExitStack() as stack:

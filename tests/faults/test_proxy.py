@@ -203,7 +203,8 @@ async def test_a_held_request_waits_for_its_release_also_when_its_client_has_gon
     await wait_until(executed, "it arrives")
 
 
-async def test_scripts_are_known_by_name_by_digest_and_by_source(proxy, client):
+async def test_scripts_are_known_by_name_by_digest_and_by_source(proxy, client, database):
+    await database.script_flush()
     names = []
     proxy.failpoint("read_readiness", "EVAL", times=None, do=lambda request: names.append(request.name))
     script = scripts.load("read_readiness")

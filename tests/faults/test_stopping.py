@@ -126,10 +126,14 @@ async def test_the_grace_time_ends_also_when_redis_never_answers(two, ledger, da
     await heir_finishes(two, ledger, database, settings)
 
 
-async def test_sigterm_while_redis_is_away(two, ledger, database, settings):
-    """It waits for nobody: what it holds is taken over by others."""
+@pytest.mark.parametrize("away", ["for everything", "for applies"])
+async def test_sigterm_while_redis_is_away(away, two, ledger, database, settings):
+    """It waits for nobody: what it holds stays its own until others take it over."""
     await full(database, settings)
-    two.proxy.refuse()
+    if away == "for everything":
+        two.proxy.refuse()
+    else:
+        two.proxy.failpoint("apply_events", do="cut", times=None)
     two.proxy.reset()
 
     async def noticed():
@@ -139,6 +143,7 @@ async def test_sigterm_while_redis_is_away(two, ledger, database, settings):
     two.worker.terminate()
     assert await ended(two.worker) == 0, two.log()
     assert "Traceback" not in two.log()
+    assert await pending(database, settings) == PREFETCH
     await heir_finishes(two, ledger, database, settings)
 
 

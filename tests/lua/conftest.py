@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import RedisCluster
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from jiyi import keys
 from jiyi.errors import UnavailableError
@@ -18,6 +18,8 @@ from jiyi.packing import Change, pack
 ANALYZER = "f1"
 NOW_MS = 1_764_470_000_123
 STREAM = "stream:memory:write"
+GROUP = "workers"
+PROCESSED = f"processed:{{{STREAM}}}"
 
 LAYOUT = [
     (rb"memory:\{[^{}]+\}:.+", b"hash"),
@@ -41,11 +43,11 @@ async def all_keys(database):
 
 
 async def dump(database, ns):
-    """Every key of a namespace (and the event stream) with its type and its whole value, as Redis holds it."""
+    """Every key of a namespace, and the event stream with its account: type and whole value, as Redis holds it."""
     tag = b"{%s}" % keys.encode_namespace(ns).encode()
     found = {}
     for key in await all_keys(database):
-        if tag in key or key == STREAM.encode():
+        if tag in key or key in (STREAM.encode(), PROCESSED.encode()):
             kind = (await database.type(key)).decode()
             found[key] = (kind, await _value(database, key, kind))
             assert await database.pttl(key) == -1, f"{key!r} would vanish by itself"
@@ -115,10 +117,38 @@ async def apply(database, ns, *changes, again=False):
     return await IndexWriter(database, ANALYZER).apply(ns, changes, again=again)
 
 
-async def packed(database, ns, *changes, analyzer=ANALYZER, again=False):
+async def packed(database, ns, *changes, analyzer=ANALYZER, again=False, last=True):
     """Keys and arguments of an `apply_events` call for prepared changes, as the writer would send them."""
     reservation, prepared = await IndexWriter(database, analyzer)._prepare(ns, changes, again=again)
-    return pack(ns, reservation, analyzer, prepared, NOW_MS, last=True)
+    return pack(ns, reservation, analyzer, prepared, NOW_MS, last=last)
+
+
+async def append(database, *entries):
+    """Put entries of these ids on the stream."""
+    for entry in entries:
+        await database.execute_command("XADD", STREAM, entry, "event", "write")
+
+
+async def append_range(database, first, last):
+    """Put the entries `<first>-0` to `<last>-0` on the stream, in one call."""
+    source = (
+        "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do redis.call('XADD', KEYS[1], i .. '-0', 'event', 'write') end"
+    )
+    await database.execute_command("EVAL", source, 1, STREAM, first, last)
+
+
+async def read(database, count, consumer="c", group=GROUP):
+    """Read new entries; gives their ids."""
+    reply = await database.execute_command(
+        "XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", STREAM, ">"
+    )
+    return [entry.decode() for entry, _fields in reply[0][1]] if reply else []
+
+
+async def account(database, group=GROUP):
+    """What `processed` says of a group."""
+    fields = {name.decode(): value.decode() for name, value in (await database.hgetall(PROCESSED)).items()}
+    return {name.removeprefix(f"{group}:"): value for name, value in fields.items() if name.startswith(f"{group}:")}
 
 
 async def refused(database, ns, call, match=None):
@@ -167,6 +197,14 @@ async def refused_when_full(database, ns, call):
         with pytest.raises(UnavailableError, match="memory is full"):
             await call()
     assert await dump(database, ns) == before
+
+
+async def carried_out_when_full(database, call):
+    """With the memory limit just below the memory in use a call that frees memory is carried out; gives its answer."""
+    async with memory_limit(database, await used_memory(database) - 1024):
+        with pytest.raises(OutOfMemoryError):
+            await database.set("stats:{nobody}", "x")
+        return await call()
 
 
 async def flush_scripts(database):

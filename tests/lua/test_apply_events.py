@@ -14,12 +14,14 @@ from redis.exceptions import ResponseError
 from jiyi import keys, scripts
 from jiyi.errors import UnavailableError
 from jiyi.index import IndexWriter, Outcome
+from jiyi.packing import pack
 from jiyi.scripts import ApplyStatus
 
 from .conftest import (
     ANALYZER,
     NOW_MS,
     apply,
+    carried_out_when_full,
     delete,
     dump,
     flush_scripts,
@@ -57,8 +59,8 @@ def death(doc):
     return struct.pack("<IIqf", doc, DEATH, 0, 0.0)
 
 
-async def send(database, call):
-    return await scripts.apply_events(database, *call)
+async def send(database, call, *, allow_oom=False):
+    return await scripts.apply_events(database, *call, allow_oom=allow_oom)
 
 
 async def land(database, *changes, ns=NS):
@@ -334,13 +336,18 @@ async def test_a_failed_mark_is_healed_by_its_own_version_or_a_later_one_only(da
 # --- again, and at once ---
 
 
-async def test_the_same_call_again_conflicts_and_changes_nothing(either):
+@pytest.mark.parametrize(
+    ("last", "answer"), [(True, ApplyStatus.RESERVATION_LOST), (False, ApplyStatus.CONFLICT)], ids=["last", "first"]
+)
+async def test_the_same_call_again_is_refused_and_changes_nothing(either, last, answer):
+    """The last call of a reservation has ended it; before that the fences have moved."""
     await land(either, write("m1", "5-0", "old x", author="alice"), write("m2", "5-1", "x"), write("m3", "5-2", "x"))
-    call = await packed(either, NS, write("m1", "6-0", "new x"), delete("m2", "6-1"), write("m3", "6-2", "x"))
+    changes = write("m1", "6-0", "new x"), delete("m2", "6-1"), write("m3", "6-2", "x")
+    call = await packed(either, NS, *changes, last=last)
     assert await send(either, call) is ApplyStatus.OK
     before = await dump(either, NS)
     for _ in range(2):
-        assert await send(either, call) is ApplyStatus.CONFLICT
+        assert await send(either, call) is answer
     assert await dump(either, NS) == before
 
 
@@ -401,7 +408,8 @@ async def test_a_version_that_was_applied_again_meanwhile_is_a_moved_fence(eithe
     ]
     assert await send(either, calls[0]) is ApplyStatus.OK
     before = await dump(either, NS)
-    for call in calls:
+    assert await send(either, calls[0]) is ApplyStatus.RESERVATION_LOST
+    for call in calls[1:]:
         assert await send(either, call) is ApplyStatus.CONFLICT
     assert await dump(either, NS) == before
     assert contents(before, b"default") == {"m1": {"again": 1}}
@@ -487,6 +495,7 @@ async def test_a_key_of_the_wrong_type_stops_the_call_before_the_first_write(dat
         "tombstones:",
         "expiries:",
         "failed:",
+        "reservations:",
         "memory:",
         "ids:",
         "terms:",
@@ -527,7 +536,7 @@ async def test_a_key_or_argument_too_many_stops_the_call(database, covering):
 
 async def test_another_epoch_is_answered_and_nothing_written(either):
     call = await packed(either, NS, write("m1", "5-0", "x"))
-    await either.delete("stats:{default}")
+    await either.delete("stats:{default}", "reservations:{default}")
     assert await send(either, call) is ApplyStatus.EPOCH_CHANGED  # wiped
     assert await dump(either, NS) == {}
     await apply(either, NS, write("m2", "5-0", "x"))
@@ -642,6 +651,25 @@ async def test_a_server_that_forgot_its_scripts_is_sent_them_again(either):
 async def test_a_full_server_refuses_the_call_as_a_whole(database, covering):
     await refused_when_full(database, NS, lambda: send(database, covering))
     assert await send(database, covering) is ApplyStatus.OK
+
+
+async def test_deletes_are_applied_on_a_full_server_and_free_memory(database):
+    """Whole documents go, long lists and buckets with them; the tombstones that stay are smaller."""
+    changes = [write(f"m{i}", f"5-{i}", {f"word{i % 50}": 1, "all": 2}, content="x" * 500) for i in range(400)]
+    await apply(database, NS, *changes)
+    deletes = [delete(f"m{i}", f"6-{i}") for i in range(400)]
+
+    async def free():
+        before = await used_memory(database)
+        reservation, prepared = await IndexWriter(database, ANALYZER)._prepare(NS, deletes, again=False, allow_oom=True)
+        call = pack(NS, reservation, ANALYZER, prepared, NOW_MS, last=True)
+        assert await send(database, call, allow_oom=True) is ApplyStatus.OK
+        return before - await used_memory(database)
+
+    assert await carried_out_when_full(database, free) > 200_000
+    found = await dump(database, NS)
+    assert contents(found, b"default") == {}
+    assert len(found[b"tombstones:{default}"][1]) == 400
 
 
 async def test_memory_that_runs_out_half_way_does_not_cut_a_call_in_two(database):

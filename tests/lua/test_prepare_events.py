@@ -10,7 +10,9 @@ from jiyi.scripts import PrepareStatus
 
 from .conftest import (
     ANALYZER,
+    NOW_MS,
     apply,
+    carried_out_when_full,
     delete,
     dump,
     flush_scripts,
@@ -24,20 +26,31 @@ pytestmark = pytest.mark.anyio
 
 NS = "default"
 STATS = "stats:{default}"
+RESERVATIONS = "reservations:{default}"
 MAX_DOC = 0xFFFF_FFFE
+DAY_MS = 86_400_000
 
 
-async def prepare(database, *versions, analyzer=ANALYZER, again=False, ids=None, epoch="e" * 16):
+async def prepare(
+    database, *versions, analyzer=ANALYZER, again=False, ids=None, token="e" * 16, now_ms=NOW_MS, allow_oom=False
+):
     """Ask for memories m0, m1, ... of these (version, version hash) pairs."""
     return await scripts.prepare_events(
         database,
         NS,
-        epoch=epoch,
+        token=token,
+        now_ms=now_ms,
         analyzer=analyzer,
         again=again,
         ids=ids or [f"m{i}" for i in range(len(versions))],
         versions=versions,
+        allow_oom=allow_oom,
     )
+
+
+async def tokens(database):
+    """Tokens of reservations with their times."""
+    return {token.decode(): int(ms) for token, ms in await database.zrange(RESERVATIONS, 0, -1, withscores=True)}
 
 
 async def raw_memory(database, memory_id="m0", **fields):
@@ -51,14 +64,15 @@ async def status_of(database, version, version_hash="h2", *, again=False):
 # --- the effect ---
 
 
-async def test_the_first_event_makes_the_counters_and_nothing_else(either):
+async def test_the_first_event_makes_the_counters_and_its_reservation_and_nothing_else(either):
     reply = await prepare(either, ("5-0", "h"), ("5-1", ""), ("5-2", "h"))
     assert reply == [b"e" * 16, b"f1", 0, [0, None], [0, None], [0, None]]
     assert await dump(either, NS) == {
         STATS.encode(): (
             "hash",
             {b"epoch": b"e" * 16, b"analyzer": b"f1", b"docs": b"0", b"tokens": b"0", b"next_doc": b"2"},
-        )
+        ),
+        RESERVATIONS.encode(): ("zset", {b"e" * 16: float(NOW_MS)}),
     }
 
 
@@ -68,6 +82,7 @@ async def test_a_known_namespace_keeps_its_epoch_and_its_counters(either):
     reply = await prepare(either, ("5-0", "h"))
     assert reply == [before[STATS.encode()][1][b"epoch"], b"f1", 1, [0, None]]
     before[STATS.encode()][1][b"next_doc"] = b"2"
+    before[RESERVATIONS.encode()] = ("zset", {b"e" * 16: float(NOW_MS)})
     assert await dump(either, NS) == before
 
 
@@ -99,6 +114,22 @@ async def test_only_writes_that_will_be_applied_get_a_number(either):
     assert reply[6:] == [[4, b"5-0", b"3"], [0, None], [0, None]]
     assert reply[2] == 4
     assert await either.hget(STATS, "next_doc") == b"5"  # for m4 alone
+
+
+async def test_a_call_that_needs_no_number_holds_none(either):
+    await prepare(either, ("5-0", ""), ("5-1", ""))
+    assert await tokens(either) == {}
+    await prepare(either, ("5-0", ""), ("5-1", "h"), token="second")
+    assert await tokens(either) == {"second": NOW_MS}
+
+
+async def test_reservations_of_a_day_ago_are_forgotten_by_the_next(either):
+    ages_ms = (DAY_MS + 1, DAY_MS, DAY_MS - 1, 0, -DAY_MS)
+    await either.zadd(RESERVATIONS, {f"t{i}": NOW_MS - age_ms for i, age_ms in enumerate(ages_ms)})
+    await prepare(either, ("5-0", ""), token="needs no number")
+    assert len(await tokens(either)) == 5
+    await prepare(either, ("5-0", "h"), token="new")
+    assert sorted(await tokens(either)) == ["new", "t2", "t3", "t4"]
 
 
 @pytest.mark.parametrize(
@@ -179,10 +210,11 @@ async def test_the_same_call_again_gives_the_same_answer_and_only_other_numbers(
     await apply(either, NS, write("m0", "5-0", "x"), delete("m1", "5-0"))
     first = await prepare(either, ("6-0", "h"), ("6-0", "h"))
     before = await dump(either, NS)
-    second = await prepare(either, ("6-0", "h"), ("6-0", "h"), epoch="another")
+    second = await prepare(either, ("6-0", "h"), ("6-0", "h"), token="another", now_ms=NOW_MS + 1)
     assert (first[:2], first[3:]) == (second[:2], second[3:])
     assert (first[2], second[2]) == (1, 3)
     before[STATS.encode()][1][b"next_doc"] = b"5"
+    before[RESERVATIONS.encode()][1][b"another"] = NOW_MS + 1.0
     assert await dump(either, NS) == before
 
 
@@ -198,7 +230,7 @@ async def test_no_two_callers_get_the_same_number_or_different_epochs(either):
 
     async def reserve(caller):
         for i in range(20):
-            reply = await prepare(either, *[("5-0", "h")] * (1 + i % 3), epoch=f"epoch{caller}")
+            reply = await prepare(either, *[("5-0", "h")] * (1 + i % 3), token=f"token{caller}-{i}")
             epochs.add(reply[0])
             taken.extend(range(reply[2], reply[2] + 1 + i % 3))
 
@@ -207,6 +239,7 @@ async def test_no_two_callers_get_the_same_number_or_different_epochs(either):
             tasks.start_soon(reserve, caller)
     assert sorted(taken) == list(range(8 * 39))
     assert len(epochs) == 1
+    assert len(await tokens(either)) == 8 * 20
 
 
 async def test_ten_thousand_events_are_prepared_at_once(either):
@@ -220,14 +253,15 @@ async def test_ten_thousand_events_are_prepared_at_once(either):
 
 async def test_a_key_of_the_wrong_type_stops_the_call(database):
     await apply(database, NS, write("m0", "5-0", "x"), write("m1", "5-0", "x"))
-    for key in (STATS, "memory:{default}:m0", "memory:{default}:m1", "memory:{default}:m2"):
+    for key in (STATS, RESERVATIONS, "memory:{default}:m0", "memory:{default}:m1", "memory:{default}:m2"):
         async with wrong_type(database, key):
             await refused(database, NS, lambda: prepare(database, *[("6-0", "h")] * 3), "WRONGTYPE")
 
 
 async def test_a_wrong_type_in_a_new_namespace_leaves_it_unmade(database):
-    async with wrong_type(database, "memory:{default}:m1"):
-        await refused(database, NS, lambda: prepare(database, *[("6-0", "h")] * 3), "WRONGTYPE")
+    for key in (RESERVATIONS, "memory:{default}:m1"):
+        async with wrong_type(database, key):
+            await refused(database, NS, lambda: prepare(database, *[("6-0", "h")] * 3), "WRONGTYPE")
 
 
 @pytest.mark.parametrize("fence", ["", "5", "5-", "-1-0", "5-0x", " 5-0", "x"])
@@ -273,9 +307,19 @@ async def test_document_numbers_end_below_the_mark_of_a_death(database):
 async def test_a_missing_argument_stops_the_call(database, known):
     if known:
         await apply(database, NS, write("m0", "5-0", "x"), write("m1", "5-0", "x"))
-    names = [STATS, "memory:{default}:m0", "memory:{default}:m1"]
-    for arguments in (["e", ANALYZER, "0", "6-0", "h", "6-0"], ["e", ANALYZER, "0", "6-0"], ["e"], []):
-        await refused(database, NS, lambda: scripts.call(database, "prepare_events", names, arguments))  # noqa: B023
+    names = [STATS, RESERVATIONS, "memory:{default}:m0", "memory:{default}:m1"]
+    whole = ["e", NOW_MS, ANALYZER, "0", "6-0", "h", "6-0", "h"]
+    for count in range(len(whole)):
+        cut = whole[:count]
+        await refused(database, NS, lambda: scripts.call(database, "prepare_events", names, cut))  # noqa: B023
+    await refused(database, NS, lambda: scripts.call(database, "prepare_events", names[:3], whole))
+    await refused(database, NS, lambda: scripts.call(database, "prepare_events", names, [*whole, "more"]))
+
+
+@pytest.mark.parametrize("now", ["", "soon", "None"])
+async def test_a_time_that_is_no_number_stops_the_call(database, now):
+    """It would be the score of the reservation, refused after the numbers were given out."""
+    await refused(database, NS, lambda: prepare(database, ("6-0", "h"), now_ms=now))
 
 
 # --- the server ---
@@ -291,3 +335,13 @@ async def test_a_full_server_refuses_the_call_as_a_whole(database):
     await refused_when_full(database, NS, lambda: prepare(database, ("5-0", "h")))
     await apply(database, NS, write("m0", "5-0", "x"))
     await refused_when_full(database, NS, lambda: prepare(database, ("6-0", "h")))
+
+
+async def test_deletes_are_prepared_on_a_full_server(database):
+    """Also the first event of a namespace: it cannot be known beforehand whether there is something to free."""
+    await apply(database, NS, write("m0", "5-0", "x"))
+    reply = await carried_out_when_full(database, lambda: prepare(database, ("6-0", ""), allow_oom=True))
+    assert reply[3][:2] == [1, b"5-0"]
+    await database.delete(STATS)
+    await carried_out_when_full(database, lambda: prepare(database, ("6-0", ""), allow_oom=True))
+    assert await database.hget(STATS, "next_doc") == b"0"

@@ -29,6 +29,22 @@ async def test_fields_come_in_the_order_asked_and_absent_ones_as_none(either):
     assert await dump(either, NS) == before
 
 
+async def test_another_epoch_has_no_memory(either):
+    """Document numbers of one epoch mean nothing in the next: what a reader ranked must not be looked up in it."""
+    await apply(either, NS, write("m1", "1-0", "x"))
+    epoch = (await either.hget("stats:{default}", "epoch")).decode()
+    names = ["entry", "doc"]
+
+    async def read(epoch):
+        return await scripts.read_documents(either, NS, ["m1", "none"], names, epoch=epoch)
+
+    assert await read(epoch) == await read("") == [[b"1-0", b"0"], [None, None]]
+    assert await read("another") == await read(epoch[:-1]) == [[None, None]] * 2
+    await either.delete("stats:{default}")
+    assert await read(epoch) == [[None, None]] * 2
+    assert await read("") == [[b"1-0", b"0"], [None, None]]
+
+
 async def test_no_ids_give_no_documents(database):
     assert await scripts.read_documents(database, NS, [], ["content"]) == []
 
@@ -61,10 +77,14 @@ async def test_ten_thousand_memories_are_read_at_once(either):
 
 async def test_a_key_of_the_wrong_type_is_an_error(database):
     await apply(database, NS, write("m1", "1-0", "x"), write("m2", "1-1", "x"))
-    for key in ("memory:{default}:m1", "memory:{default}:m2"):
+    epoch = (await database.hget("stats:{default}", "epoch")).decode()
+    for key in ("stats:{default}", "memory:{default}:m1", "memory:{default}:m2"):
         async with wrong_type(database, key):
             await refused(
-                database, NS, lambda: scripts.read_documents(database, NS, ["m1", "m2"], ["entry"]), "WRONGTYPE"
+                database,
+                NS,
+                lambda: scripts.read_documents(database, NS, ["m1", "m2"], ["entry"], epoch=epoch),
+                "WRONGTYPE",
             )
 
 

@@ -129,8 +129,8 @@ async def test_an_unknown_namespace_is_empty_and_stays_unknown(either):
 
 async def test_a_namespace_without_documents_has_an_empty_journal(either):
     await scripts.prepare_events(
-        either, NS, epoch="e", analyzer="f1", again=False, ids=["m1"], versions=[("5-0", "h")]
-    )  # fmt: skip
+        either, NS, token="e", now_ms=1, analyzer="f1", again=False, ids=["m1"], versions=[("5-0", "h")]
+    )
     assert await read(either, "x") == [b"e", b"f1", 0, 0, 1, NOTHING, NOTHING]
 
 

@@ -50,7 +50,7 @@ async def test_every_state_of_a_memory_is_answered(either):
 async def test_a_memory_of_another_namespace_is_unknown(either):
     await apply(either, "a", write("m1", "5-0", "x"))
     await scripts.dead_letter(
-        either, "a", "m2", entry="5-1", code="c", reason="r", now_ms=1, deliveries=1, fields=[(b"event", b"write")]
+        either, "a", "m2", version="5-1", code="c", reason="r", now_ms=1, deliveries=1, fields=[(b"event", b"write")]
     )
     assert await scripts.read_readiness(either, "b", ["m1", "m2"]) == [[None] * 5] * 2
 
@@ -65,7 +65,7 @@ async def test_a_mark_and_the_version_that_heals_it_are_never_seen_together(eith
     async def work():
         for i in range(1, 80, 2):
             await scripts.dead_letter(
-                either, NS, "m1", entry=f"{i}-0", code="c", reason="r", now_ms=1, deliveries=1, fields=[]
+                either, NS, "m1", version=f"{i}-0", code="c", reason="r", now_ms=1, deliveries=1, fields=[]
             )
             await apply(either, NS, write("m1", f"{i + 1}-0", {"x": i}))
         done.set()

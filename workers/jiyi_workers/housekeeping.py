@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 from jiyi import keys, metrics, scripts
 from jiyi.conditions import server_conditions
 from jiyi.connections import execute
+from jiyi.errors import CorruptIndexError, InvalidEventError
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
 from jiyi.logs import get_logger
@@ -56,7 +57,8 @@ class Housekeeping:
                 await self._expire(ns, now_ms)
                 await self._forget(ns, state.floor)
                 await self._count_letters(ns)
-            except ResponseError as error:  # damage in one namespace must not keep the others untidy
+            except (ResponseError, CorruptIndexError, InvalidEventError, ValueError) as error:
+                # Damage in one namespace, be it of another type or unreadable, must not keep the others untidy.
                 log.exception("sweep_refused", ns=ns, error=str(error))
                 metrics.WORKER_ERRORS.labels("refused").inc()
         if self._cursor == 0:

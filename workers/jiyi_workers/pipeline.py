@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from jiyi import keys, metrics, scripts
 from jiyi.analysis import TooManyTerms
 from jiyi.connections import execute
-from jiyi.errors import InvalidEventError, UnavailableError
+from jiyi.errors import CorruptIndexError, InvalidEventError, UnavailableError
 from jiyi.events import Event, decode_event, identify, parse_entry, version_of
 from jiyi.index import IndexWriter, Outcome
 from jiyi.logs import get_logger, id_hash
@@ -80,6 +80,7 @@ class Pipeline:
     async def bury(self, entry: Entry, code: str, reason: str, deliveries: int = 1) -> None:
         """File an entry as dead letter and acknowledge it."""
         ns, memory_id = identify(entry.fields)
+        await execute(self._database, "SADD", keys.NAMESPACES, ns)  # or nobody would find letters where nothing else is
         await scripts.dead_letter(
             self._database,
             ns,
@@ -138,7 +139,7 @@ class Pipeline:
             except UnavailableError as error:
                 failures.append(error)
                 return
-            except ResponseError as error:
+            except (ResponseError, CorruptIndexError) as error:
                 log.exception("apply_refused", ns=ns, error=str(error), entries=len(group))
                 metrics.WORKER_ERRORS.labels("refused").inc()
                 return
