@@ -18,6 +18,7 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 | `dead:{ns}` | stream | dead letters | until dropped or replayed |
 | `letters:{ns}` | hash | version of a dead event → its letter, or `replayed` and that | until dropped or processed |
 | `failed:{ns}` | hash | id → version and reason of its last dead letter | as the dead letter |
+| `compaction:{ns}` | string | name of the worker that compacts the namespace | while it does, or a minute |
 | `rebuild:{ns}:<token>` | string | what a repair is writing | until it is in place, or ten minutes |
 | `namespaces` | set | every namespace ever written | for ever |
 | `processed:{stream}` | hash | per consumer group: entries acknowledged, lost, added before it | as the stream |
@@ -124,6 +125,11 @@ def letters_key(namespace: str) -> str:
 def failed_key(namespace: str) -> str:
     """Hash from memory id to its last dead letter."""
     return f"failed:{{{encode_namespace(namespace)}}}"
+
+
+def compaction_key(namespace: str) -> str:
+    """Lease of the worker that compacts the namespace."""
+    return f"compaction:{{{encode_namespace(namespace)}}}"
 
 
 def rebuild_key(namespace: str, token: str) -> str:

@@ -52,6 +52,7 @@ WIPES = Counter(
 )
 for _what in ("group", "namespace"):
     WIPES.labels(_what)
+COMPACTED_POSTINGS = Counter("jiyi_compacted_postings_total", "Postings of dead documents that compaction dropped.")
 WORKER_ERRORS = Counter(
     "jiyi_worker_errors_total",
     "Errors after which a worker backed off, by code (connection, timeout, loading, busy, oom, ...).",

@@ -71,6 +71,11 @@ class Source:
         return self._epoch or b""
 
     @property
+    def generation(self) -> bytes:
+        """Generation of the journal that was read."""
+        return self._generation
+
+    @property
     def journal_bytes(self) -> int:
         """Bytes of the journal read so far."""
         return self._have

@@ -97,12 +97,12 @@ class TermsRepair:
             waiting = faulty[at : at + _BATCH]
             for attempt in range(_ROUNDS):
                 if attempt % 2:  # whatever moves is in use, and so of the right types
-                    stored = await _read_at_once(source, waiting)
+                    stored = await read_at_once(source, waiting)
                 else:
                     stored = await self._read(waiting)
                     await source.snapshot()
                 due = {term: _postings(source, forward, term, stored[term]) for term in waiting}
-                waiting = await self._replace(source, stored, due)
+                waiting = await self.replace(source, stored, due)
                 if not waiting:
                     break
             report(min(at + _BATCH, len(faulty)), len(faulty))
@@ -132,7 +132,7 @@ class TermsRepair:
         except ResponseError:
             return Stored(entry, other_type=True)
 
-    async def _replace(
+    async def replace(
         self, source: Source, stored: dict[bytes, Stored], due: dict[bytes, NDArray[np.void]]
     ) -> list[bytes]:
         """Replace terms by what they should be; gives those that have moved on."""
@@ -186,7 +186,7 @@ class TermsRepair:
                     await self._call(source, changes)
 
 
-async def _read_at_once(source: Source, terms: Sequence[bytes]) -> dict[bytes, Stored]:
+async def read_at_once(source: Source, terms: Sequence[bytes]) -> dict[bytes, Stored]:
     """Read terms and the journal's news at one instant."""
     stored = {}
     for term, state in zip(terms, await source.snapshot([term.decode() for term in terms]), strict=True):

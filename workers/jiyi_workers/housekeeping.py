@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jiyi.connections import Database
     from jiyi.settings import Settings
     from jiyi.streams import EventStream
+    from jiyi_workers.compactor import Compactor
 
 _NAMESPACES_PER_SWEEP = 100
 _PER_NAMESPACE = 500
@@ -35,8 +36,16 @@ log = get_logger()
 class Housekeeping:
     """One sweep at a time, over a bounded number of namespaces; every worker may do it at once."""
 
-    def __init__(self, database: Database, stream: EventStream, analyzer: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        stream: EventStream,
+        analyzer: str,
+        settings: Settings,
+        compactor: Compactor | None = None,
+    ) -> None:
         self._database = database
+        self._compactor = compactor
         self._stream = stream
         self._settings = settings
         self._writer = IndexWriter(database, analyzer)
@@ -57,6 +66,8 @@ class Housekeeping:
                 await self._expire(ns, now_ms)
                 await self._forget(ns, state.floor)
                 await self._count_letters(ns)
+                if self._compactor is not None:
+                    await self._compactor.look(ns)
             except (ResponseError, CorruptIndexError, InvalidEventError, ValueError) as error:
                 # Damage in one namespace, be it of another type or unreadable, must not keep the others untidy.
                 log.exception("sweep_refused", ns=ns, error=str(error))

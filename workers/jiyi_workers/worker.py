@@ -20,6 +20,7 @@ from jiyi.errors import UnavailableError
 from jiyi.index import IndexWriter
 from jiyi.logs import get_logger
 from jiyi.streams import START, EventStream, Group
+from jiyi_workers.compactor import Compactor
 from jiyi_workers.housekeeping import Housekeeping
 from jiyi_workers.pipeline import Pipeline
 from jiyi_workers.relief import Relief
@@ -77,7 +78,8 @@ class Worker:
             self._blocking = EventStream(reading, settings.stream, settings.group)
             self._stream = EventStream(database, settings.stream, settings.group)
             self._pipeline = Pipeline(database, self._stream, analyzer, settings, self._watchdog.watching)
-            self._housekeeping = Housekeeping(database, self._stream, analyzer.fingerprint, settings)
+            self._compactor = Compactor(database, self.consumer)
+            self._housekeeping = Housekeeping(database, self._stream, analyzer.fingerprint, settings, self._compactor)
             self._relief = Relief(self._stream, IndexWriter(database, analyzer.fingerprint), settings)
             await self._ensure_group()
             log.info("worker_started", consumer=self.consumer, analyzer=analyzer.fingerprint)
@@ -111,8 +113,9 @@ class Worker:
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as tasks:
-            sweeping = anyio.CancelScope()
+            sweeping, compacting = anyio.CancelScope(), anyio.CancelScope()
             tasks.start_soon(self._sweep, sweeping)
+            tasks.start_soon(self._compactor.run, compacting)
             async with anyio.create_task_group() as batches:
                 while not self._stopping.is_set():
                     await self._slots.acquire()
@@ -122,6 +125,7 @@ class Worker:
                     else:
                         self._slots.release()
             sweeping.cancel()
+            compacting.cancel()
 
     async def _read(self) -> list[Entry]:
         """Read the next batch; nothing when there is none, or when something failed (then after a pause)."""

@@ -1,0 +1,190 @@
+"""Compaction: drop the postings of dead documents, and then what the journal says of these, while everything goes on.
+
+A rewrite gives its memory a new number and leaves the old number's postings in the long lists, and its birth and death
+in the journal. Short lists are edited in place and hold no dead documents.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from jiyi import keys, scripts
+from jiyi.check.journal import ALIVE, DEAD, RECORD, UNKNOWN
+from jiyi.check.source import DamagedError, NamespaceMovedError
+from jiyi.errors import CorruptIndexError, UnavailableError
+from jiyi.postings import DEATH, DF, GENERATION_BYTES, JOURNAL, POSTING
+from jiyi.repair.rebuild import Rebuild
+from jiyi.repair.target import Target
+from jiyi.repair.terms import TermsRepair, read_at_once
+from jiyi.scripts import JournalStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from jiyi.check.source import Source
+    from jiyi.connections import Database
+    from jiyi.repair.terms import Stored
+
+WASTE = 0.2
+"""Dead documents, as a share of the living, from which on a namespace is compacted: what they may cost in memory."""
+SLACK = 500
+"""Dead documents that never matter, however small the namespace is."""
+_TERMS = 50
+_BYTES = 4_194_304
+"""Terms that are read together, and about the bytes of their lists; a longer list is read alone."""
+_PAGE = 500
+_ROUNDS = 20
+
+
+class Compacted(msgspec.Struct, frozen=True, rename="camel"):
+    """What a compaction dropped: postings, and dead documents out of the journal."""
+
+    postings: int
+    documents: int
+    seconds: float
+
+
+def is_due(docs: int, journal_bytes: int) -> bool:
+    """Tell whether a namespace of `docs` living documents has enough dead ones; a death is two records."""
+    records = max(0, journal_bytes - GENERATION_BYTES) // JOURNAL.size
+    return (records - docs) / 2 > WASTE * docs + SLACK
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def compact_namespace(
+    database: Database, ns: str, *, on_step: Callable[[], Awaitable[None]] = _nothing
+) -> Compacted:
+    """Drop from a namespace what belongs to documents that are dead now. Readers and writers go on meanwhile.
+
+    Every list is replaced in one step, if it is still what was read; what was added meanwhile is carried over. It
+    gets a new generation, so readers read it whole. The journal comes last, and only when no list names the dead
+    documents any more. `on_step` is awaited between steps. Broken off at any point, it leaves a right index.
+
+    Raises `UnavailableError`, also when the namespace is wiped or compacted by somebody else meanwhile, and
+    `CorruptIndexError` for one that is damaged.
+    """
+    started = time.monotonic()
+    try:
+        run = _Run(database, ns, on_step)
+        await run.begin()
+        clean = await run.lists()
+        documents = await run.journal() if clean else 0
+    except NamespaceMovedError:
+        message = f"namespace {ns!r} was wiped, or compacted by somebody else, while it was compacted"
+        raise UnavailableError(message, code="conflict") from None
+    except DamagedError:
+        raise CorruptIndexError(f"namespace {ns!r} is damaged; run: jiyi check") from None
+    return Compacted(run.postings, documents, time.monotonic() - started)
+
+
+class _Run:
+    def __init__(self, database: Database, ns: str, on_step: Callable[[], Awaitable[None]]) -> None:
+        self._target = Target(database, ns, None)
+        self._source: Source = self._target.source()
+        self._terms = TermsRepair(self._target)
+        self._on_step = on_step
+        self._dead: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.postings = 0
+
+    async def begin(self) -> None:
+        """Note which documents are dead: the journal may forget these, once no list names them any more."""
+        await self._source.snapshot()
+        self._dead = self._source.journal.state == DEAD
+
+    async def lists(self) -> bool:
+        """Compact all long lists; False if one still names dead documents, because it is damaged or moves too fast."""
+        clean = True
+        for bucket in range(keys.BUCKETS):
+            for batch in _batches(await self._long_terms(bucket)):
+                clean = await self._lists(batch) and clean
+                await self._on_step()
+        return clean
+
+    async def _long_terms(self, bucket: int) -> dict[bytes, int]:
+        """Terms of a bucket whose postings lie in a key of their own, with their df."""
+        found: dict[bytes, int] = {}
+        cursor = 0
+        while True:
+            key = keys.bucket_key(self._target.ns, bucket)
+            cursor, page = await self._target.command("HSCAN", key, cursor, "COUNT", _PAGE)
+            found |= {term: DF.unpack(entry)[0] for term, entry in page.items() if len(entry) == DF.size}
+            if cursor == 0:
+                return found
+
+    async def _lists(self, terms: Sequence[bytes]) -> bool:
+        waiting = list(terms)
+        for _ in range(_ROUNDS):
+            stored = await read_at_once(self._source, waiting)
+            kept = {term: rest for term in waiting if (rest := self._living(stored[term])) is not None}
+            sound = {term: rest for term, rest in kept.items() if len(rest) == DF.unpack(stored[term].entry[:4])[0]}
+            waiting = await self._terms.replace(self._source, stored, sound)
+            done = sound.keys() - set(waiting)
+            self.postings += sum(len(stored[term].records()) - len(sound[term]) for term in done)
+            if not waiting:
+                return len(sound) == len(kept)
+        return False
+
+    def _living(self, stored: Stored) -> NDArray[np.void] | None:
+        """Postings of living documents; None where all are. If df does not count them, the list is damaged."""
+        records = stored.records()
+        living = records[self._source.journal.states(records["doc"]) == ALIVE]
+        return living if len(living) < len(records) else None
+
+    async def journal(self) -> int:
+        """Drop the births and deaths of the dead documents; gives how many documents that were."""
+        source = self._source
+        for _ in range(_ROUNDS):
+            await source.snapshot()
+            records = self._records()
+            async with Rebuild(self._target) as rebuild:
+                await rebuild.write(records.tobytes())
+                status = await scripts.repair_journal(
+                    self._target.database,
+                    self._target.ns,
+                    rebuild.key,
+                    epoch=source.epoch,
+                    journal=(source.generation, source.journal_bytes),
+                    missing=(0, 0),
+                    size=rebuild.size,
+                )
+            if status is JournalStatus.OK:
+                return int(self._dead.sum())
+            if status is JournalStatus.MOVED:
+                break
+        return 0
+
+    def _records(self) -> NDArray[np.void]:
+        """Give the journal as of the last snapshot, without the dead documents: births, then deaths."""
+        journal = self._source.journal
+        known = journal.state != UNKNOWN
+        known[: len(self._dead)] &= ~self._dead
+        docs = np.flatnonzero(known)
+        births = np.zeros(len(docs), RECORD)
+        births["doc"], births["length"] = docs, journal.lengths[docs]
+        births["created"], births["importance"] = journal.created[docs], journal.importance[docs]
+        died = docs[journal.state[docs] == DEAD]
+        deaths = np.zeros(len(died), RECORD)
+        deaths["doc"], deaths["length"] = died, DEATH
+        return np.concatenate([births, deaths])
+
+
+def _batches(terms: dict[bytes, int]) -> list[list[bytes]]:
+    """Split terms into reads of bounded size, by their df."""
+    batches: list[list[bytes]] = []
+    size = _BYTES
+    for term, df in terms.items():
+        size += df * POSTING.size
+        if size > _BYTES or len(batches[-1]) == _TERMS:
+            batches.append([])
+            size = df * POSTING.size
+        batches[-1].append(term)
+    return batches

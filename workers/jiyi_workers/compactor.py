@@ -1,0 +1,69 @@
+"""Compaction by workers: one namespace at a time, each by one worker at a time, beside everything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+from redis.exceptions import ResponseError
+
+from jiyi import keys, metrics
+from jiyi.compaction import compact_namespace, is_due
+from jiyi.connections import execute
+from jiyi.errors import CorruptIndexError, UnavailableError
+from jiyi.logs import get_logger
+
+if TYPE_CHECKING:
+    from jiyi.connections import Database
+
+_LEASE_MS = 60_000
+"""Longer than any step; who died while compacting is replaced after this."""
+
+log = get_logger()
+
+
+class Compactor:
+    """Compacts namespaces that were found to be due. `name` is that of this worker."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
+        self._name = name
+        self._due: set[str] = set()
+        self._wanted = anyio.Event()
+
+    async def look(self, ns: str) -> None:
+        """See whether a namespace is due, and if so take it up soon."""
+        docs = int(await execute(self._database, "HGET", keys.stats_key(ns), "docs") or 0)
+        if is_due(docs, int(await execute(self._database, "STRLEN", keys.journal_key(ns)))):
+            self._due.add(ns)
+            self._wanted.set()
+
+    async def run(self, scope: anyio.CancelScope) -> None:
+        """Compact what is due, until the scope is cancelled; broken off, it leaves a right index."""
+        with scope:
+            while True:
+                await self._wanted.wait()
+                self._wanted = anyio.Event()
+                while self._due:
+                    await self._compact(self._due.pop())
+
+    async def _compact(self, ns: str) -> None:
+        key = keys.compaction_key(ns)
+        try:
+            if not await execute(self._database, "SET", key, self._name, "NX", "PX", _LEASE_MS):
+                return  # another worker does it
+            try:
+                done = await compact_namespace(self._database, ns, on_step=lambda: self._renew(key))
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await execute(self._database, "DEL", key)
+        except (UnavailableError, ResponseError, CorruptIndexError) as error:
+            log.warning("compaction_failed", ns=ns, error=str(error))
+        else:
+            metrics.COMPACTED_POSTINGS.inc(done.postings)
+            log.info(
+                "namespace_compacted", ns=ns, postings=done.postings, documents=done.documents, seconds=done.seconds
+            )
+
+    async def _renew(self, key: str) -> None:
+        await execute(self._database, "PEXPIRE", key, _LEASE_MS)
