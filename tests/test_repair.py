@@ -31,6 +31,7 @@ from jiyi.postings import DF, JOURNAL, POSTING
 from jiyi.repair import rebuild as rebuild_module
 from jiyi.repair import repair, repair_namespace
 from jiyi.repair import terms as terms_module
+from jiyi.repair.journal import JournalRepair
 from jiyi.settings import Settings
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import Searcher
@@ -814,6 +815,31 @@ async def test_a_journal_that_grows_too_fast_is_read_on(built):
     await scripts.call(built, "repair_journal", ["a{n}", "b{n}", "c{n}"], ["e", "", 0, 0, 0, 0])  # known by its digest
     assert (await repair_namespace(Altered(built, "EVALSHA", grow), "n", WORDS)).ok
     assert calls == 2
+    await agrees_with_a_fresh_index(built, "n")
+
+
+async def test_what_is_born_and_dies_while_the_journal_is_written_is_in_it(built, monkeypatch):
+    """Before and after the memories are read; one round has to do, for nothing else is wrong."""
+    monkeypatch.setattr(repair_module, "_ROUNDS", 1)
+    writer, census, version = IndexWriter(built, "f1"), JournalRepair._census, 9_000_000
+
+    async def change(names):
+        nonlocal version
+        for memory_id in names:
+            version += 1
+            await writer.apply("n", [write(memory_id, f"{version}-0", f"common {memory_id}")])
+        await writer.apply("n", [delete(names[-1], f"{version + 1}-0")])
+
+    async def read(repairing):
+        await change(["m20", "new", "m21"])
+        found = await census(repairing)
+        await change(["m22", "m20", "newer", "newest", "m23"])
+        return found
+
+    monkeypatch.setattr(JournalRepair, "_census", read)
+    await built.hset(keys.stats_key("n"), mapping={"docs": 7, "tokens": 1000})
+    assert (await repair_namespace(built, "n", WORDS)).ok
+    monkeypatch.undo()
     await agrees_with_a_fresh_index(built, "n")
 
 
