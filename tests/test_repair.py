@@ -991,6 +991,18 @@ async def test_fields_that_were_lost_are_what_a_write_would_have_stored(built):
     assert outcomes == ["unchanged"]
 
 
+async def test_numbers_of_the_dead_are_not_given_out_again(built):
+    """Their postings may lie about still. A garbled number far beyond does not use up all the others."""
+    writer = IndexWriter(built, "f1")
+    await writer.apply("n", [write("late", "5000-0", "common")])
+    dead = await doc_of(built, "late")
+    await writer.apply("n", [delete("late", "5001-0")])
+    await built.hset(memory("m20"), "doc", 4_000_000_000)
+    await built.hset(keys.stats_key("n"), "next_doc", 7)
+    assert (await repair_namespace(built, "n", WORDS)).ok
+    assert dead < await doc_of(built, "m20") < 100
+
+
 async def test_a_number_that_another_memory_has_is_found(built):
     """A copy of a hash would answer for a document that is not its own."""
     await built.hset(memory("copy"), mapping=await built.hgetall(memory("m20")))
