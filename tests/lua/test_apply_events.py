@@ -583,7 +583,7 @@ async def test_a_document_frequency_that_is_too_low_stops_the_call(database, cou
 async def test_what_is_added_does_not_hide_that_an_entry_is_lost(either):
     """One document comes and one goes: the sum would be right, and both the posting and the damage would be gone."""
     await apply(either, NS, write("m1", "1-0", "x"), write("m2", "2-0", "x"))
-    call = await packed(either, NS, write("m1", "3-0", "x"))
+    call = await packed(either, NS, write("m1", "3-0", "x y"))
     bucket = keys.bucket_key(NS, crc32(b"x") % 64)
     await either.hdel(bucket, "x")
     await refused(either, NS, lambda: send(either, call), "CORRUPT a document frequency is too low")
