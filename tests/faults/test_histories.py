@@ -309,7 +309,7 @@ def test_any_history_ends_as_the_accepted_events_say(redis_url, monkeypatch):
     monkeypatch.setattr(jiyi_workers.worker, "_BACK_OFF_S", 0.0)
     monkeypatch.setattr(jiyi.index, "POSTINGS_PER_CALL", 12)  # several calls a batch, with crashes in between
     monkeypatch.setattr(keys, "BUCKETS", 4)  # terms that share one, and fewer to check
-    examples = int(os.environ.get("JIYI_TEST_EXAMPLES", "100"))
+    examples = int(os.environ.get("JIYI_TEST_EXAMPLES", "60"))
     seed = int(os.environ.get("JIYI_TEST_SEED") or random.SystemRandom().randrange(2**32))
     options = hypothesis.settings(
         max_examples=examples, stateful_step_count=50, deadline=None, database=None, print_blob=False,

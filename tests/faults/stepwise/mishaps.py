@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from redis import ConnectionError  # noqa: A004
 from redis.asyncio import Redis
 
-from jiyi import connections, scripts
+from jiyi import scripts
 
 MOST_COMMANDS = 3_000
 """No job of these tests needs more: beyond it something never ends."""
@@ -39,7 +39,6 @@ class Wire(Redis):
     def __init__(self, database):
         super().__init__(connection_pool=database.connection_pool)
         self.response_callbacks = database.response_callbacks
-        connections._PROCESSES[self] = connections._PROCESSES[database]
         self._turn = asyncio.Lock()
         self._dead = False
         self.unseen = set()  # commands that were executed, and whose answer was not seen
