@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES = 65_536
 """Request line and headers; the longest question and a hundred ids of the longest kind fit in."""
+_GRACE_S = 0.25
 _LATE = b"408 Request Timeout"
 _LARGE = b"431 Request Header Fields Too Large"
 
@@ -64,7 +65,11 @@ class Receipt(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(self.deadline_s, self._refuse, _LATE)
+        self._timer = self.loop.call_later(self.deadline_s, self._look_again)
+
+    def _look_again(self) -> None:
+        """Read first what came while we were busy: a stall of our own is not the client's fault."""
+        self._timer = self.loop.call_later(_GRACE_S, self._refuse, _LATE)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
