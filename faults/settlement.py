@@ -32,7 +32,8 @@ _LOOK_S = 0.3
 _QUESTIONS = 5
 _IDLE_CONSUMER_MS = 75_000
 """A consumer that holds nothing and is idle for a minute is removed with the next sweep; and some patience."""
-_CONNECTIONS = 60
+_CONNECTIONS = 120
+"""Two readers whose pools have been full once, and everybody else's few."""
 _LOSSES = ("events_lost", "event_lost", "group_wiped", "apply_refused", "sweep_refused", "worker_refused",
            "request_failed", "Traceback (most recent call last)")  # fmt: skip
 """Words of logs that nobody should find after faults that lose nothing."""
