@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format lint types imports bench bench-quick chaos soak clean
+.PHONY: help demo up test sabotage check format lint types imports bench bench-quick chaos soak clean
 
 help: ## Explain every target
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ up: $(INSTALLED) ## Run the service until Ctrl-C; the data stay
 
 test: $(INSTALLED) ## Run the whole test suite on real servers
 	@$(BIN)/python -m pytest
+
+sabotage: $(INSTALLED) ## Plant defects, one at a time, in copies of the code, and require a test to notice each (ONLY=, JOBS=)
+	@$(BIN)/python -m faults.sabotage $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))
 
 check: format lint types imports ## What CI runs before the tests: formatting, lint, types, import layers
 

@@ -14,7 +14,7 @@ from faults.traffic import IDS, NAMESPACES
 from faults.verification import Verdict, verify
 from jiyi import dead_letters, keys
 from jiyi.connections import execute, translated_errors
-from jiyi.errors import UnavailableError
+from jiyi.errors import ApiError, UnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,8 +146,11 @@ class Settlement:
             for _ in range(_QUESTIONS):
                 question = self._traffic.texts.question()
                 for number, client in enumerate(self._service.clients):
-                    result = await client.search(question, ns=ns, limit=len(IDS))
-                    if (fault := reference.differs(question, result)) is not None:
+                    try:
+                        fault = reference.differs(question, await client.search(question, ns=ns, limit=len(IDS)))
+                    except (UnavailableError, ApiError) as error:
+                        fault = str(error)
+                    if fault is not None:
                         self._findings.violate("answer", f"reader-{number}, {ns!r}, {question!r}: {fault}")
 
 

@@ -200,7 +200,9 @@ def server_of(database: Database, key: str) -> str:
     was restarted or replaced may lack the last writes of the one before it, and has had others since. The name is
     right as of the last answer: each new connection asks, and no connection to an earlier process is used again.
     """
-    processes = _PROCESSES[database].run_ids
+    if (known := _PROCESSES.get(database)) is None:
+        return ""  # not made by `connect`
+    processes = known.run_ids
     if isinstance(database, Redis):
         return next(iter(processes.values()), "")
     node = database.get_node_from_key(key)

@@ -50,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_terms: int = 10_000  # most distinct terms of one memory
     max_query_bytes: int = 4_096  # longest question, in UTF-8
     max_request_bytes: int = 8_388_608  # largest HTTP body
+    receive_timeout_ms: int = 30_000  # how long an HTTP request may take to arrive
     max_memories: int = 1_000  # most memories in one HTTP write
     max_limit: int = 100  # most hits of one search
     max_wait_ms: int = 30_000  # longest wait that /memory/ready grants

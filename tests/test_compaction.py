@@ -18,6 +18,7 @@ from jiyi.compaction import SLACK, WASTE, Compacted, compact_namespace, is_due
 from jiyi.errors import UnavailableError
 from jiyi.postings import DF
 from jiyi.producer import Producer
+from jiyi_workers.compactor import Compactor
 
 pytestmark = pytest.mark.anyio
 
@@ -210,3 +211,19 @@ async def test_workers_hold_memory_down_under_endless_rewrites(database, setting
     assert journal <= 4 + 20 * (20 + 2 * (SLACK + 4))
     assert lists < 100_000
     await sound(database)
+
+
+async def test_the_lock_of_a_worker_that_dies_ends_by_itself(either, monkeypatch):
+    """Also of one that dies before its first step."""
+    monkeypatch.setattr("jiyi_workers.compactor.compact_namespace", lambda *_, **__: anyio.sleep_forever())
+
+    async def left_ms():
+        left = await either.pttl(keys.compaction_key("default"))
+        return None if left == -2 else left  # -2: there is none, -1: it has no end
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Compactor(either, "dead")._compact, "default")
+        left = await wait_until(left_ms, "it is compacting")
+        tasks.cancel_scope.cancel()
+    assert 0 < left <= 60_000
+    assert await left_ms() is None, "who is only stopped takes it away"

@@ -16,6 +16,7 @@ import msgpack
 import msgspec
 import pytest
 from conftest import DATA, free_port, running, wait_until
+from redis.exceptions import ResponseError
 
 from jiyi import Client, Producer, SyncProducer, dead_letters, keys
 from jiyi.check import check, check_namespace
@@ -133,6 +134,44 @@ async def test_a_killed_workers_entries_are_taken_over(database, settings, strea
     assert (await stored(database, "default", "m0"))["entry"].decode() == entries[0]
     assert (await stored(database, "default", "n199"))["entry"].decode() == more[-1]
     assert (await check_namespace(database, "default")).ok
+
+
+async def test_entries_of_a_dead_worker_are_found_behind_those_that_others_work_on(database, settings, stream):
+    """A step of a takeover looks at a few entries only: it has to go on from where the last one ended."""
+    patient = msgspec.structs.replace(settings, claim_idle_ms=60_000)
+    for i in range(30):
+        await append(database, settings, event="write", id=f"young-{i}", content="somebody works on it")
+    await append(database, settings, event="write", id="left", content="nobody works on it")
+    await stream.ensure_group()
+    await stream.read_new("busy", 30, 10)
+    (left,) = await stream.read_new("dead", 1, 10)
+    await database.execute_command(
+        "XCLAIM", settings.stream, settings.group, "dead", 0, left.id, "IDLE", 10 * patient.claim_idle_ms
+    )
+    with running("jiyi_workers", patient):
+        await wait_until(lambda: database.exists(keys.memory_key("default", "left")), "the entry is taken over")
+    held = await database.execute_command("XPENDING", settings.stream, settings.group, "-", "+", 100, "busy")
+    assert len(held) == 30
+
+
+async def test_what_came_with_a_lost_answer_is_processed_by_its_worker(database, settings, stream):
+    """Delivered to a worker that never saw it: once its connection has broken, it looks at what it holds."""
+    patient = msgspec.structs.replace(settings, claim_idle_ms=60_000, block_ms=5_000)
+    with running("jiyi_workers", patient):
+
+        async def consumer():
+            with suppress(ResponseError):  # no stream yet
+                return next((found["name"] for found in await stream.consumers()), None)
+
+        name = await wait_until(consumer, "the worker reads")
+        async with database.pipeline(transaction=True) as both:  # the worker must not be served in between
+            both.xadd(settings.stream, {"event": "write", "id": "m1", "content": "x"})
+            both.execute_command(
+                "XREADGROUP", "GROUP", settings.group, name, "COUNT", 1, "STREAMS", settings.stream, ">"
+            )
+            await both.execute()
+        await database.client_kill_filter(_type="normal", skipme=True)
+        await wait_until(lambda: database.exists(keys.memory_key("default", "m1")), "it is applied")
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)

@@ -31,6 +31,7 @@ from jiyi.postings import DF, JOURNAL, POSTING
 from jiyi.repair import rebuild as rebuild_module
 from jiyi.repair import repair, repair_namespace
 from jiyi.repair import terms as terms_module
+from jiyi.repair.journal import JournalRepair
 from jiyi.settings import Settings
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import Searcher
@@ -817,6 +818,31 @@ async def test_a_journal_that_grows_too_fast_is_read_on(built):
     await agrees_with_a_fresh_index(built, "n")
 
 
+async def test_what_is_born_and_dies_while_the_journal_is_written_is_in_it(built, monkeypatch):
+    """Before and after the memories are read; one round has to do, for nothing else is wrong."""
+    monkeypatch.setattr(repair_module, "_ROUNDS", 1)
+    writer, census, version = IndexWriter(built, "f1"), JournalRepair._census, 9_000_000
+
+    async def change(names):
+        nonlocal version
+        for memory_id in names:
+            version += 1
+            await writer.apply("n", [write(memory_id, f"{version}-0", f"common {memory_id}")])
+        await writer.apply("n", [delete(names[-1], f"{version + 1}-0")])
+
+    async def read(repairing):
+        await change(["m20", "new", "m21"])
+        found = await census(repairing)
+        await change(["m22", "m20", "newer", "newest", "m23"])
+        return found
+
+    monkeypatch.setattr(JournalRepair, "_census", read)
+    await built.hset(keys.stats_key("n"), mapping={"docs": 7, "tokens": 1000})
+    assert (await repair_namespace(built, "n", WORDS)).ok
+    monkeypatch.undo()
+    await agrees_with_a_fresh_index(built, "n")
+
+
 async def test_a_namespace_that_is_wiped_meanwhile_is_left_to_the_next_check(built):
     await built.hset(keys.stats_key("n"), "docs", 7)
     wiped = False
@@ -963,6 +989,18 @@ async def test_fields_that_were_lost_are_what_a_write_would_have_stored(built):
     outcomes = await IndexWriter(built, "f1").apply("n", [write("m20", "99999-0", "common rare6 own20 own20",
                                                                 author="alice", importance=0.25)])  # fmt: skip
     assert outcomes == ["unchanged"]
+
+
+async def test_numbers_of_the_dead_are_not_given_out_again(built):
+    """Their postings may lie about still. A garbled number far beyond does not use up all the others."""
+    writer = IndexWriter(built, "f1")
+    await writer.apply("n", [write("late", "5000-0", "common")])
+    dead = await doc_of(built, "late")
+    await writer.apply("n", [delete("late", "5001-0")])
+    await built.hset(memory("m20"), "doc", 4_000_000_000)
+    await built.hset(keys.stats_key("n"), "next_doc", 7)
+    assert (await repair_namespace(built, "n", WORDS)).ok
+    assert dead < await doc_of(built, "m20") < 100
 
 
 async def test_a_number_that_another_memory_has_is_found(built):

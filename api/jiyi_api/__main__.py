@@ -11,6 +11,7 @@ from jiyi.errors import JiyiError
 from jiyi.logs import configure
 from jiyi.settings import Settings
 from jiyi_api.app import create_app
+from jiyi_api.receipt import receipt_within
 
 EX_CONFIG = 78
 """Exit status that tells a supervisor that starting again will not help (sysexits.h)."""
@@ -32,7 +33,7 @@ def main() -> int:
         host=settings.api_host,
         port=settings.api_port,
         loop="uvloop",
-        http="httptools",
+        http=receipt_within(settings.receive_timeout_ms),
         log_level="warning",
         access_log=False,
         server_header=False,

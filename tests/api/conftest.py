@@ -85,7 +85,7 @@ class Reader:
     def state(self, memory_id, **parameters):
         return self.ready(memory_id, **parameters)["state"]
 
-    def wait_for(self, path, status, timeout_s=30):
+    def wait_for(self, path, status, timeout_s=90):
         deadline = time.monotonic() + timeout_s
         while True:
             try:

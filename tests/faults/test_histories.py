@@ -24,6 +24,7 @@ import jiyi.index
 import jiyi_workers.worker
 from jiyi import dead_letters, keys, scripts
 from jiyi.analysis import Analyzer
+from jiyi.compaction import compact_namespace
 from jiyi.connections import connect
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
@@ -146,6 +147,7 @@ class Histories(RuleBasedStateMachine):
 
     def after(self, process, end):
         """A worker that has died is replaced by another; gives how the process has ended."""
+        self.ledger.unseen |= process.wire.unseen
         if end is End.DEAD and process in self.workers:
             self.workers[self.workers.index(process)] = self.worker()
         if end is not End.STALLED and process in self.operators:
@@ -202,11 +204,18 @@ class Histories(RuleBasedStateMachine):
 
     def reindex(self, changed, mishap):
         self.bigrams = self.bigrams != changed
-        self.operate(mishap, self._reindex, True)
+        self.operate(mishap, self._reindex, self.analyzer, True)
 
-    async def _reindex(self, wire, force):
+    async def _reindex(self, wire, analyzer, force):
         for ns in self.names:
-            await reindex_namespace(wire, ns, self.analyzer, force=force)
+            await reindex_namespace(wire, ns, analyzer, force=force)
+
+    def compact(self, mishap):
+        self.operate(mishap, self._compact)
+
+    async def _compact(self, wire):
+        for ns in self.names:
+            await compact_namespace(wire, ns)
 
     # What others do to the server.
 
@@ -286,7 +295,7 @@ class Histories(RuleBasedStateMachine):
         assert self.run(self.contents(self.bystander)) == self.untouched
 
     def drain(self):
-        self.run(self._reindex(self.database, False))
+        self.run(self._reindex(self.database, self.analyzer, False))
         worker = self.worker()
         self.run(worker.sweep())
         while self.run(worker.process()):

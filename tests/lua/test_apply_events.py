@@ -580,6 +580,19 @@ async def test_a_document_frequency_that_is_too_low_stops_the_call(database, cou
     await refused(database, NS, lambda: send(database, call))
 
 
+async def test_what_is_added_does_not_hide_that_an_entry_is_lost(either):
+    """One document comes and one goes: the sum would be right, and both the posting and the damage would be gone."""
+    await apply(either, NS, write("m1", "1-0", "x"), write("m2", "2-0", "x"))
+    call = await packed(either, NS, write("m1", "3-0", "x"))
+    bucket = keys.bucket_key(NS, crc32(b"x") % 64)
+    await either.hdel(bucket, "x")
+    await refused(either, NS, lambda: send(either, call), "CORRUPT a document frequency is too low")
+    await either.hset(bucket, "x", df(1) + posting(1))  # that of m1 is missing
+    await refused(either, NS, lambda: send(either, call), "CORRUPT the postings of a term are not as many")
+    call = await packed(either, NS, delete("m1", "4-0"))
+    await refused(either, NS, lambda: send(either, call), "CORRUPT the postings of a term are not as many")
+
+
 async def test_nothing_is_appended_to_a_long_list_that_was_lost(database):
     """Its new records would begin where readers expect the generation: every number would be read wrong."""
     await many(database, 12)

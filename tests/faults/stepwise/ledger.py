@@ -88,6 +88,7 @@ class Ledger:
 
     max_deliveries: int
     carriers: dict = field(default_factory=dict)  # by entry id
+    unseen: set = field(default_factory=set)  # commands whose answers nobody has seen
     memories: dict = field(default_factory=dict)  # (namespace, id) → carriers
 
     def accept(self, entry, event, *, copied=False):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from typing import Literal, NamedTuple
 
-import redis
+from redis import ConnectionError  # noqa: A004
+from redis.asyncio import Redis
+
+from jiyi import connections, scripts
 
 MOST_COMMANDS = 3_000
 """No job of these tests needs more: beyond it something never ends."""
@@ -16,26 +20,29 @@ class Died(BaseException):
 
 
 class Mishap(NamedTuple):
-    """What happens at the n-th command of a job, counted from 0.
+    """What happens at one command of a job: the n-th, counted from 0, or the first call of a script.
 
     `after` is when the server has executed it and before its answer is seen. A dead process sends nothing more; a
     cut connection fails once; a stalled process goes on when it is told to.
     """
 
     kind: Literal["dies before", "dies after", "cut before", "cut after", "stalls before"]
-    command: int
+    command: int | str
 
 
-class Wire:
-    """What one process has for a database: every command passes through, one at a time.
+class Wire(Redis):
+    """A client of one process, on the connections of another: every command passes through, one at a time.
 
     One at a time, because the order in which the commands of two namespaces reach the server would be chance.
     """
 
     def __init__(self, database):
-        self._database = database
+        super().__init__(connection_pool=database.connection_pool)
+        self.response_callbacks = database.response_callbacks
+        connections._PROCESSES[self] = connections._PROCESSES[database]
         self._turn = asyncio.Lock()
         self._dead = False
+        self.unseen = set()  # commands that were executed, and whose answer was not seen
         self.expect(None)
 
     def expect(self, mishap):
@@ -56,7 +63,7 @@ class Wire:
 
     async def execute_command(self, *command, **options):
         async with self._turn:
-            kind = self._kind()
+            kind = self._kind(command)
             if kind == "stalls before":
                 self.stalled.set()
                 await self._resumed.wait()
@@ -64,23 +71,35 @@ class Wire:
             if self._dead:
                 raise Died
             if kind == "cut before":
-                raise redis.ConnectionError("cut before the command was sent")
-            answer = await self._database.execute_command(*_without_block(command), **options)
+                raise ConnectionError("cut before the command was sent")
+            if kind in {"dies after", "cut after"}:
+                self.unseen.add(command[0])
+            answer = await super().execute_command(*_without_block(command), **options)
             if kind == "dies after":
                 self._dead = True
                 raise Died
             if kind == "cut after":
-                raise redis.ConnectionError("cut before the answer was read")
+                raise ConnectionError("cut before the answer was read")
             return answer
 
-    async def info(self, *sections):
-        return await self.execute_command("INFO", *sections)
-
-    def _kind(self):
+    def _kind(self, command):
         number = self._commands
         self._commands += 1
         assert number < MOST_COMMANDS, "this never ends"
-        return self._mishap.kind if self._mishap is not None and self._mishap.command == number else None
+        if self._mishap is None or self._mishap.command not in {number, _script(command)}:
+            return None
+        kind, self._mishap = self._mishap.kind, None
+        return kind
+
+
+@cache
+def _names():
+    names = [path.name.removesuffix(".lua") for path in scripts.folder().iterdir()]
+    return {script(name).sha: name for name in names for script in (scripts.load, scripts.allowing_oom)}
+
+
+def _script(command):
+    return _names().get(command[1]) if command[0] == "EVALSHA" else None
 
 
 def _without_block(command):

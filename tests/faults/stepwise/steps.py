@@ -35,7 +35,9 @@ _ATTRIBUTES = st.fixed_dictionaries(
 _MISHAP = st.none() | st.builds(
     Mishap,
     st.sampled_from(["dies before", "dies after", "cut before", "cut after", "stalls before", "stalls before"]),
-    st.integers(0, 5) | st.integers(0, 20),
+    st.sampled_from(["prepare_events", "apply_events", "apply_events", "acknowledge", "dead_letter"])
+    | st.integers(0, 4)
+    | st.integers(0, 20),
 )
 _NS = {"ns": st.sampled_from([0, 0, 1])}
 _MEMORY = _NS | {"memory_id": IDS}
@@ -58,11 +60,12 @@ _STEPS = {
     "process": (16, _WORKER | _BATCH),
     "read_own": (2, _WORKER),
     "sweep": (10, _WORKER | _IDLE),
-    "resume": (4, _WHICH),
+    "resume": (3, _WHICH),
     "kill": (3, {"who": st.integers(0, 2)}),
     "replay": (4, _WHICH | {"mishap": _MISHAP}),
     "drop": (2, _WHICH | {"mishap": _MISHAP}),
     "reindex": (2, {"changed": st.booleans(), "mishap": _MISHAP}),
+    "compact": (2, {"mishap": _MISHAP}),
     "ask": (4, {}),
     "search": (4, {"word": st.sampled_from(WORDS)}),
     "flush_scripts": (1, {}),
