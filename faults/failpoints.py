@@ -111,7 +111,7 @@ class Failpoint:
                 await result
         self._reached.set()
 
-    async def reached(self, timeout_s: float = 20.0) -> Request:
+    async def reached(self, timeout_s: float = 60.0) -> Request:
         """Wait until it has acted, or holds; gives the request. Raises `TimeoutError`."""
         with anyio.fail_after(timeout_s):
             await self._reached.wait()

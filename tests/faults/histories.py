@@ -55,7 +55,7 @@ async def at_rest(database, settings):
         state = await stream.state(0)
         return state and state.lag == 0 and state.pending == 0
 
-    await wait_until(quiet, "the stream is processed", timeout_s=40)
+    await wait_until(quiet, "the stream is processed", timeout_s=120)
 
 
 async def held_by_nobody_living(database, settings):

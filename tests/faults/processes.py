@@ -77,7 +77,7 @@ async def program_of(command, settings, log):
             await anyio.to_thread.run_sync(end, process)
 
 
-async def ended(process, timeout_s=20):
+async def ended(process, timeout_s=60):
     """Wait for the end of a worker; gives its exit status, None if it goes on."""
     await anyio.to_thread.run_sync(process.join, timeout_s)
     return process.exitcode

@@ -39,7 +39,7 @@ async def client(proxy):
 
 
 def client_of(proxy, **options):
-    return Redis.from_url(proxy.url, **{"protocol": 2, "socket_timeout": 5, "retry": Retry(NoBackoff(), 0)} | options)
+    return Redis.from_url(proxy.url, **{"protocol": 2, "socket_timeout": 20, "retry": Retry(NoBackoff(), 0)} | options)
 
 
 async def test_everything_passes_in_both_protocols(proxy, database):
