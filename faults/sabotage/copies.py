@@ -138,11 +138,8 @@ class Copy:
 
     def _failed(self) -> list[str]:
         cases = ET.parse(self._report).iter("testcase")  # noqa: S314 - pytest wrote it
-        return [
-            f"{case.get('file')}::{case.get('name')}"
-            for case in cases
-            if case.find("failure") is not None or case.find("error") is not None
-        ]
+        failed = (case for case in cases if case.find("failure") is not None or case.find("error") is not None)
+        return list(dict.fromkeys(f"{case.get('file')}::{case.get('name')}" for case in failed))  # both may be there
 
     def _tail(self) -> str:
         return "\n".join(self._output.read_text(errors="replace").splitlines()[-15:])

@@ -84,7 +84,7 @@ class Sabotage:
         async def run(share: list[str]) -> None:
             runs.append(await self._run(sound, [target for target in targets if _file(target) in share]))
 
-        self._report(f"without any defect: {' '.join(files)}")
+        self._report(f"without any defect, which takes a minute or more: {' '.join(files)}")
         async with anyio.create_task_group() as tasks:
             for number in range(min(self._jobs, len(files))):
                 tasks.start_soon(run, files[number :: self._jobs])
