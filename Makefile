@@ -24,8 +24,8 @@ demo: $(INSTALLED) ## Set up, then run the whole pipeline once on example memori
 up: $(INSTALLED) ## Run the service until Ctrl-C; the data stay
 	@$(BIN)/jiyi up
 
-test: $(INSTALLED) ## Run the whole test suite on real servers
-	@$(BIN)/python -m pytest
+test: $(INSTALLED) ## Run the whole test suite on real servers (JOBS= processes, two by default; each has servers of its own)
+	@$(BIN)/python -m pytest --numprocesses $(if $(JIYI_TEST_REDIS_URL),0,$(or $(JOBS),2)) --dist loadfile
 
 sabotage: $(INSTALLED) ## Plant defects, one at a time, in copies of the code, and require a test to notice each (ONLY=, JOBS=)
 	@$(BIN)/python -m faults.sabotage $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))

@@ -95,7 +95,7 @@ async def test_expired_memories_are_removed_from_a_full_server(own):
 
     slow = msgspec.structs.replace(settings, sweep_ms=60_000)
     async with Producer(settings=settings) as producer:
-        await producer.write_many({"id": f"m{i}", "content": FILLING, "expires_at": 1} for i in range(20))
+        await producer.write_many({"id": f"m{i}", "content": FILLING, "expires_at": 10**12} for i in range(20))
         with running("jiyi_workers", slow):
             await wait_until(applied, "the memories are applied")
     fill(server)
