@@ -55,12 +55,15 @@ def start_server(folder, port, *options):
         restore_signals=False,  # Python ignores SIGXFSZ: a server that may not write more shall get an error
     )  # fmt: skip
     client = redis.Redis(port=port, protocol=2)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             client.ping()
         except redis.ConnectionError:
-            assert time.monotonic() < deadline, f"server on port {port} did not start"
+            if time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                pytest.fail(f"server on port {port} did not start")
             assert process.poll() is None, Path(folder, "server.log").read_text()
             time.sleep(0.02)
         else:

@@ -22,6 +22,8 @@ from jiyi_api.snapshots import Snapshot, SnapshotReader, Term
 
 DEAD = None
 
+NOW_MS = 10**12
+
 
 def query(**given_fields):
     return SearchQuery.from_request(SearchRequest(q="x", **given_fields), Settings())
@@ -33,7 +35,7 @@ def indexes(draw):
     size = draw(st.integers(1, 14))
     numbers = range(size)
     living = draw(st.lists(st.sampled_from([DEAD, 0, 1, 2, 2, 3, 50]), min_size=size, max_size=size))
-    created = draw(st.lists(st.integers(-2, 2), min_size=size, max_size=size))
+    created = draw(st.lists(st.integers(NOW_MS - 2, NOW_MS + 2), min_size=size, max_size=size))
     importance = draw(st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.7, 1.0]), min_size=size, max_size=size))
     docs = list(zip(living, created, importance, strict=True))
 
@@ -50,8 +52,8 @@ QUERIES = st.fixed_dictionaries(
     {
         "k1": st.sampled_from([0.0, 0.5, 1.2, 1.5, 1000.0]),
         "b": st.sampled_from([0.0, 0.4, 0.75, 1.0]),
-        "since": st.sampled_from([None, -1, 0, 2]),
-        "until": st.sampled_from([None, 2, 1, -2]),
+        "since": st.sampled_from([None, NOW_MS - 1, NOW_MS, NOW_MS + 2]),
+        "until": st.sampled_from([None, NOW_MS + 2, NOW_MS + 1, NOW_MS - 2]),
         "min_importance": st.sampled_from([None, 0.3, 0.5, 0.7, 2.0]),
     }
 )
@@ -142,7 +144,7 @@ def test_the_kernel_adds_up_in_float32_and_selects_exactly(index, k1, b, k, data
     assert len(set(touched[:count].tolist())) == count
     expected = dict(naive(docs, terms, [], query(k1=k1, b=b)))
     assert {doc: float(scores[doc]) for doc in touched[:count].tolist()} == pytest.approx(expected, rel=1e-5)
-    since, until = data.draw(st.tuples(st.integers(-3, 3), st.integers(-3, 3)))
+    since, until = data.draw(st.tuples(*[st.integers(NOW_MS - 3, NOW_MS + 3)] * 2))
     floor = data.draw(st.sampled_from([0.0, 0.5, 2.0]))
     allowed = [
         doc for doc in touched[:count].tolist() if since <= docs[doc][1] < until and np.float32(docs[doc][2]) >= floor

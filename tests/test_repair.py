@@ -23,6 +23,7 @@ from jiyi import keys, metrics, scripts
 from jiyi import repair as repair_module
 from jiyi.analysis import Analyzer, TooManyTerms
 from jiyi.check import Kind, check_namespace
+from jiyi.errors import CorruptIndexError
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter
 from jiyi.memories import FIELDS, Memory
@@ -608,7 +609,7 @@ class Ledger:
             while True:
                 try:
                     await writer.apply(self.ns, batch)
-                except (ResponseError, ValueError, msgspec.MsgspecError, msgpack.UnpackException):
+                except (ResponseError, CorruptIndexError, ValueError, msgspec.MsgspecError, msgpack.UnpackException):
                     self.refusals += 1
                     await anyio.sleep(0.001)
                 else:
