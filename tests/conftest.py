@@ -64,7 +64,7 @@ def start_server(folder, port, *options):
                 process.kill()
                 process.wait()
                 pytest.fail(f"server on port {port} did not start")
-            assert process.poll() is None, Path(folder, "server.log").read_text()
+            assert process.poll() is None, Path(folder, "server.log").read_text(errors="replace")
             time.sleep(0.02)
         else:
             client.close()

@@ -89,6 +89,8 @@ class NamespaceCheck:
         journal = await source.command("EXISTS", keys.journal_key(source.ns))
         await source.snapshot()  # raises if the namespace was wiped or made since
         if source.exists and source.journal.records and not announced:
+            announced = await source.command("SISMEMBER", keys.NAMESPACES, source.ns)  # it may have been made since
+        if source.exists and source.journal.records and not announced:
             self.report.add(Kind.NAMESPACE, keys.NAMESPACES, "the namespace as a member", "no member")
         # Announced and without anything is a namespace that somebody has wiped, or whose counters a crash of the server
         # took back after the writer had seen them: the next write makes it anew.
