@@ -163,17 +163,21 @@ class _Judge:
                 )
                 unknown = [event for event in unknown if event is not guess]
         self.verdict.unknown += len(unknown)
-        version = stored.version
         version = stored.version if stored.entry is not None else self._forgotten(accepted, unknown)
         for event in accepted:
             await self._account(event, version, stored)
 
-    def _forgotten(self, accepted: Sequence[Sent], unknown: Sequence[Sent]) -> tuple[int, int]:
-        """Nothing is stored: give the version up to which a delete that was applied and forgotten explains it."""
-        deletes = [event.version for event in accepted if event.op == "delete" and not self._is_dead(event)]
+    def _forgotten(self, accepted: Sequence[Sent], unknown: Sequence[Sent]) -> tuple[int, ...]:
+        """Nothing is stored: give the version of a delete that was applied and forgotten and so explains it.
+
+        One of unknown outcome has no version of its own: it comes right behind those that were accepted before it.
+        """
+        deletes: list[tuple[int, ...]] = [
+            event.version for event in accepted if event.op == "delete" and not self._is_dead(event)
+        ]
         for event in unknown:
             if event.op == "delete":
-                deletes += _before(event, accepted)
+                deletes += [(*version, 1) for version in _before(event, accepted)]
         return max(deletes, default=_NOTHING)
 
     @staticmethod
@@ -187,7 +191,7 @@ class _Judge:
     def _is_dead(self, event: Sent) -> bool:
         return event.entry is not None and (event.ns, event.entry) in self._dead
 
-    async def _account(self, event: Sent, version: tuple[int, int], stored: Stored) -> None:
+    async def _account(self, event: Sent, version: tuple[int, ...], stored: Stored) -> None:
         verdict, entry = self.verdict, event.entry
         assert entry is not None
         named = f"{entry} of {event.key}"

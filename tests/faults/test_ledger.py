@@ -155,3 +155,30 @@ async def test_an_unknown_outcome_may_be_either_but_stays_what_it_was_found_to_b
     verdict = await verify(ledger, database, settings)
     assert len(verdict.lost) == 2
     assert first.entry in verdict.lost
+
+
+async def test_a_delete_of_unknown_outcome_explains_why_nothing_is_left(ledger, producer, work, database, settings):
+    """It was applied and its tombstone forgotten before anybody looked: what was written before it is superseded."""
+    await ledger.write(producer, "a", "m0", "first")
+    async with Proxy(settings.redis_url) as proxy:
+        through = msgspec.structs.replace(settings, redis_url=proxy.url)
+        async with Producer(settings=through) as cut:
+            proxy.failpoint("XADD", at="reply", do="cut")
+            assert await ledger.delete(cut, "a", "m0") is None
+    await work()
+    await database.delete(keys.memory_key("a", "m0"), keys.tombstones_key("a"))
+    verdict = await verify(ledger, database, settings)
+    assert verdict.ok, str(verdict)
+    assert (verdict.unknown, verdict.applied, verdict.superseded) == (1, 0, 1)
+
+
+async def test_a_delete_explains_nothing_that_was_written_after_it(ledger, producer, work, database, settings):
+    async with Proxy(settings.redis_url) as proxy:
+        through = msgspec.structs.replace(settings, redis_url=proxy.url)
+        async with Producer(settings=through) as cut:
+            proxy.failpoint("XADD", at="reply", do="cut")
+            assert await ledger.delete(cut, "a", "m0") is None
+    later = await ledger.write(producer, "a", "m0", "later")
+    await work()
+    await database.delete(keys.memory_key("a", "m0"), keys.tombstones_key("a"))
+    assert (await verify(ledger, database, settings)).lost == [later.entry]
