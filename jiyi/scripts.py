@@ -348,3 +348,11 @@ async def repair_marks(database: Database, ns: str, ids: Sequence[str | bytes]) 
 async def repair_failed(database: Database, ns: str, field: bytes, mark: bytes) -> bool:
     """Take back the mark of a dead letter that does not exist; False when the mark has changed."""
     return bool(await call(database, "repair_failed", _letter_keys(ns), [field, mark]))
+
+
+async def repair_letters(  # noqa: PLR0913 - the script's contract
+    database: Database, ns: str, version: bytes, *, name: bytes, named: bytes, letter: bytes
+) -> bool:
+    """Name a dead letter by its version, or take a name back (`letter` is b""); False when it has changed."""
+    key_names = [keys.dead_key(ns), keys.letters_key(ns)]
+    return bool(await call(database, "repair_letters", key_names, [version, name, letter, named]))

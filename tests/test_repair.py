@@ -516,6 +516,26 @@ async def failed_without_letter(db):
     await db.hset(keys.letters_key("n"), "5000-0", "6000-0")
 
 
+@damage(Kind.DEAD_LETTER)
+async def letters_and_their_names(db):
+    """A letter without name, one named otherwise, a name without letter, a replay without event, what is no version."""
+    for i in range(3):
+        await scripts.dead_letter(
+            db,
+            "n",
+            f"d{i}",
+            version=f"500{i}-0",
+            code="bad",
+            reason="r",
+            now_ms=1,
+            deliveries=1,
+            fields=[(b"id", b"d")],
+        )
+    names = {"5001-0": "7-0", "6000-0": "7-0", "6001-0": "replayed 7-0", "soon": "7-0", "6002-0": "soon"}
+    await db.hdel(keys.letters_key("n"), "5000-0")
+    await db.hset(keys.letters_key("n"), mapping=names)
+
+
 @damage(Kind.FENCE, left=[Kind.FENCE])
 async def fence_of_a_document(db):
     await db.hset(memory("m20"), "entry", "soon")

@@ -13,14 +13,12 @@ from jiyi.events import parse_entry
 from jiyi.memories import FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from jiyi.check.known_keys import KnownKeys
     from jiyi.check.source import Source
 
 _PAGE = 250
-_ENTRIES = 50
-"""Stream entries read at once: each may carry the largest content."""
 _ROUNDS = 5
 """How often a memory that keeps changing is looked at: if it never holds still it is in use, and no stale mark."""
 _STORED = ("entry", "deleted_at", "doc", "length", "terms", "version_hash", "indexed_at", *FIELDS)
@@ -143,25 +141,14 @@ class Marks:
             if cursor == 0:
                 break
         entries = {mark.split(b" ", 1)[0] for mark in marks.values()}
-        async for flat in self._entries(keys.dead_key(self._source.ns), entries):
+        async for _, flat in self._source.entries(keys.dead_key(self._source.ns), entries):
             entries.discard(dict(zip(flat[::2], flat[1::2], strict=True)).get(b"entry", b""))
-        async for flat in self._entries(self._stream, entries):
+        async for _, flat in self._source.entries(self._stream, entries):
             # The origin stands in a field of its own or inside the payload.
-            entries = {entry for entry in entries if not any(entry in value for value in flat)}
+            entries -= {entry for entry in entries if any(entry in value for value in flat)}
         for field, mark in marks.items():
             if mark.split(b" ", 1)[0] in entries and await self._source.command("HGET", key, field) == mark:
                 yield field, mark
-
-    async def _entries(self, stream: str, wanted: Collection[bytes]) -> AsyncIterator[list[bytes]]:
-        """Fields and values of a stream's entries, as long as any are wanted."""
-        start = b"-"
-        while wanted:
-            rows = await self._source.command("XRANGE", stream, start, "+", "COUNT", _ENTRIES)
-            for _, flat in rows:
-                yield flat
-            if len(rows) < _ENTRIES:
-                return
-            start = b"(" + rows[-1][0]
 
 
 def _fault(row: Row | None, score: float | None) -> tuple[str, Any] | None:

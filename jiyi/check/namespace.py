@@ -10,6 +10,7 @@ from jiyi import keys
 from jiyi.check.documents import Documents
 from jiyi.check.key_scan import StrayKeys
 from jiyi.check.known_keys import KnownKeys
+from jiyi.check.letters import Letters
 from jiyi.check.marks import Marks
 from jiyi.check.report import Kind, Report
 from jiyi.check.source import DamagedError, Source
@@ -46,6 +47,9 @@ class NamespaceCheck:
         self._source = Source(database, ns, self.report)
         marks = Marks(self._source, self._known, stream)
         self._marks = marks
+        self._letters = Letters(self._source, stream)
+        if stream is not None:  # its name may carry the hash tag of a namespace
+            self._known.add((stream, keys.processed_key(stream)))
         self._stray_keys = StrayKeys(self._source, self._known, marks)
         self._damaged = False
 
@@ -58,6 +62,7 @@ class NamespaceCheck:
                 await self._check_index()
                 await self._check_counters()
             await self._marks.check()
+            await self._letters.check()
         except DamagedError:
             self._damaged = True
 

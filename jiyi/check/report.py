@@ -38,7 +38,8 @@ BY_HAND = (
 )
 ADVICE = {
     Kind.DF: f"Scores of this term are off by the difference. {_MEND}",
-    Kind.DEAD_LETTER: f"The memory is reported as failed, but its event is gone: send it again. {_MEND}",
+    Kind.DEAD_LETTER: "What is noted of a dead letter does not fit: where a memory is reported as failed and its event "
+    f"is gone, send it again; else deletes may be forgotten too early, or never. {_MEND}",
     Kind.EXPIRY: f"The memory expires at the wrong time or never. {_MEND}",
     Kind.FENCE: f"Nobody can tell which version is stored, so no event of this memory is applied. {BY_HAND}",
     Kind.FORWARD_LIST: f"The next write or delete would take the wrong postings back. {_MEND}",

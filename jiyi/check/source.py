@@ -15,7 +15,7 @@ from jiyi.logs import id_hash
 from jiyi.postings import GENERATION_BYTES, JOURNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from jiyi.check.report import Report
     from jiyi.connections import Database
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_ENTRIES = 50
+"""Stream entries read at once: each may carry the largest content."""
 _PIECE = JOURNAL.size * 65_536
 _WHOLE = 1 << 40
 """A byte limit that no key reaches: what is compared must not be cut."""
@@ -84,6 +86,19 @@ class Source:
         """Send one command."""
         await anyio.lowlevel.checkpoint_if_cancelled()  # the command itself runs to its end
         return await execute(self.database, *arguments)
+
+    async def entries(
+        self, stream: str, wanted: Collection[bytes] | None = None
+    ) -> AsyncIterator[tuple[bytes, list[bytes]]]:
+        """Ids of a stream's entries, each with its fields and values; as long as any are `wanted`, if that is given."""
+        start = b"-"
+        while wanted is None or wanted:
+            rows = await self.command("XRANGE", stream, start, "+", "COUNT", _ENTRIES)
+            for entry, flat in rows:
+                yield entry, flat
+            if len(rows) < _ENTRIES:
+                return
+            start = b"(" + rows[-1][0]
 
     async def snapshot(self, terms: Sequence[str] = ()) -> list[TermState]:
         """Read counters, journal and `terms` as they are at one instant.

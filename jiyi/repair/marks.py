@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 
 from jiyi import keys, scripts
 from jiyi.check.known_keys import KnownKeys
+from jiyi.check.letters import Letters
 from jiyi.check.marks import Marks
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ async def mend_marks(target: Target, stream: str | None) -> None:
         async for members in _members(target, key):
             target.done["marks"] += await scripts.repair_marks(target.database, target.ns, members)
     await _mend_failed(target, stream)
+    await _mend_letters(target, stream)
 
 
 async def _members(target: Target, key: str) -> AsyncIterator[list[bytes]]:
@@ -50,3 +52,14 @@ async def _mend_failed(target: Target, stream: str | None) -> None:
             target.done["marks"] += await scripts.repair_failed(target.database, target.ns, field, mark)
     except ResponseError:
         return  # a key of another type holds events, or hides them: the check reports it
+
+
+async def _mend_letters(target: Target, stream: str | None) -> None:
+    letters = Letters(target.source(), stream)
+    try:
+        async for found in letters.misfits():
+            target.done["marks"] += await scripts.repair_letters(
+                target.database, target.ns, found.version, name=found.name, named=found.named, letter=found.letter
+            )
+    except ResponseError:
+        return  # as above
