@@ -25,7 +25,7 @@ from redis.backoff import NoBackoff
 from jiyi.errors import ServerNotFoundError, SettingsError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from redis.asyncio.connection import AbstractConnection
 
@@ -83,13 +83,36 @@ _EXPLAINED = {
 }
 
 
+class _Single(Redis):
+    """Calls what `on_close` holds when it is closed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.on_close: list[Callable[[], None]] = []
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        for close in self.on_close:
+            close()
+        await super().aclose(close_connection_pool)
+
+
 class _Cluster(RedisCluster):
-    """Closes its connections also after a failure, when the library takes the client for closed already."""
+    """The same; closes its connections also after a failure, when the library takes the client for closed already."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.on_close: list[Callable[[], None]] = []
 
     async def aclose(self) -> None:
+        for close in self.on_close:
+            close()
         await super().aclose()
         await self.nodes_manager.aclose()
         await self.nodes_manager.aclose("startup_nodes")
+
+
+Closing = _Single | _Cluster
+"""A client that was made by `connect`, and calls what its `on_close` holds."""
 
 
 async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
@@ -103,7 +126,8 @@ async def connect(settings: Settings, *, block_ms: int = 0) -> Database:
     pool = _pool(BlockingConnectionPool, settings, 1 if block_ms else settings.max_pool, options)
     processes = ServerProcesses()
     pool.connection_class = identifying(noticing_resets(packing_in_c(pool.connection_class)), processes)
-    client = Redis.from_pool(pool)
+    client = _Single(connection_pool=pool)
+    client.auto_close_connection_pool = True
     try:
         with _connecting():
             mode: Any = await client.info("cluster")

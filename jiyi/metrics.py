@@ -99,11 +99,14 @@ SEARCHES = Counter("jiyi_searches_total", "Searches, by result (hits, empty, ref
 HITS = Histogram("jiyi_search_hits", "Hits returned by one search.", buckets=(0, 1, 2, 5, 10, 20, 50, 100))
 CACHE_TERMS = Counter(
     "jiyi_cache_terms_total",
-    "Terms of searches by what the cache had: hit (nothing new), delta (new bytes), miss (all bytes); short ones, "
-    "which come whole with every answer, are not cached.",
+    "Terms of searches by what the cache had: hit (nothing new), delta (new bytes), miss (all bytes), short (a short "
+    "list, which comes whole when its namespace has changed).",
     ["result"],
 )
 CACHE_BYTES = Gauge("jiyi_cache_bytes", "Bytes of decoded postings that readers keep.", multiprocess_mode="livesum")
+DOCUMENT_CACHE_BYTES = Gauge(
+    "jiyi_document_cache_bytes", "Bytes of stored memories that readers keep.", multiprocess_mode="livesum"
+)
 HTTP_REQUESTS = Counter("jiyi_http_requests_total", "HTTP requests, by route and status.", ["route", "status"])
 
 

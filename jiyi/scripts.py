@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError
 
 from jiyi import keys
 from jiyi.connections import execute
+from jiyi.lanes import ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,21 +83,23 @@ def allowing_oom(name: str) -> Script:
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-async def call(
+async def call(  # noqa: PLR0913 - two of them are for few
     database: Database,
     name: str,
     key_names: Sequence[str | bytes],
     arguments: Sequence[Argument],
     *,
     allow_oom: bool = False,
+    reads: bool = False,
 ) -> Any:
     """Run a script. Raises `UnavailableError` when the server cannot answer now.
 
-    `allow_oom` is for calls that free more memory than they take.
+    `allow_oom` is for calls that free more memory than they take, `reads` for those that change nothing.
     """
     script = allowing_oom(name) if allow_oom else load(name)
+    command = ("EVALSHA", script.sha, len(key_names), *key_names, *arguments)
     try:
-        return await execute(database, "EVALSHA", script.sha, len(key_names), *key_names, *arguments)
+        return await (ask(database, str(key_names[0]), *command) if reads else execute(database, *command))
     except NoScriptError:
         return await execute(database, "EVAL", script.source, len(key_names), *key_names, *arguments)
 
@@ -145,14 +148,14 @@ async def read_index(
     for term, generation, have in terms:
         key_names += (f"{bucket_prefix}{keys.bucket_of(term)}", index_prefix + term)
         arguments += (term, generation, have)
-    reply: list[Any] = await call(database, "read_index", key_names, arguments)
+    reply: list[Any] = await call(database, "read_index", key_names, arguments, reads=True)
     return reply
 
 
 async def read_ids(database: Database, ns: str, docs: Sequence[int], *, epoch: str) -> list[bytes | None]:
     """Memory ids of an epoch's document numbers, None where the document has died or the epoch is over."""
     key_names = [keys.stats_key(ns), *(keys.ids_key(ns, doc) for doc in docs)]
-    reply: list[bytes | None] = await call(database, "read_ids", key_names, [epoch, *docs])
+    reply: list[bytes | None] = await call(database, "read_ids", key_names, [epoch, *docs], reads=True)
     return reply
 
 
@@ -161,14 +164,14 @@ async def read_documents(
 ) -> list[list[bytes | None]]:
     """Values of `fields` of the memories `ids`, all as they are at one instant; all None after the `epoch` given."""
     key_names = [keys.stats_key(ns), *(keys.memory_key(ns, memory_id) for memory_id in ids)]
-    reply: list[list[bytes | None]] = await call(database, "read_documents", key_names, [epoch, *fields])
+    reply: list[list[bytes | None]] = await call(database, "read_documents", key_names, [epoch, *fields], reads=True)
     return reply
 
 
 async def read_readiness(database: Database, ns: str, ids: Sequence[str]) -> list[list[bytes | None]]:
     """(entry, indexed_at, deleted_at, expires_at, dead letter) of the memories `ids`."""
     key_names = [keys.failed_key(ns), *(keys.memory_key(ns, memory_id) for memory_id in ids)]
-    reply: list[list[bytes | None]] = await call(database, "read_readiness", key_names, ids)
+    reply: list[list[bytes | None]] = await call(database, "read_readiness", key_names, ids, reads=True)
     return reply
 
 

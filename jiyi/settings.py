@@ -57,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_pool: int = 50  # connections of one process to Redis
     redis_timeout_ms: int = 5_000  # how long to wait for an answer of Redis
     cache_bytes: int = 268_435_456  # decoded postings that a reader keeps
+    document_cache_bytes: int = 67_108_864  # memories that a reader keeps
+    kernel: Literal["auto", "numba", "numpy"] = "auto"  # what ranks; numpy, slower, is what auto falls back on
     api_host: str = "127.0.0.1"  # address that the reader listens on
     api_port: int = 8700  # port that the reader listens on
     api_url: str = "http://127.0.0.1:8700"  # where the command line and the client find the reader

@@ -66,7 +66,8 @@ end
 
 -- Checks. A command on a key of the wrong type raises here, before anything is written.
 
-local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'forgotten')
+local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'forgotten', 'changes',
+  'fence_moves')
 if counters[1] ~= epoch then
   return EPOCH_CHANGED
 end
@@ -82,11 +83,12 @@ local has_expiries = redis.call('ZCARD', expiries) > 0
 local has_failed = redis.call('HLEN', failed) > 0
 local forgotten = counters[5] and padded(counters[5])
 
-local events = {}
+local events, moves_fences = {}, false
 for i = 1, event_count do
   local event = { op = take(), id = take(), expected = take(), version = take(), ms = take(), expires_at = take() }
   event.fields = take_list(tonumber(take()))
   event.key = KEYS[first_memory + i - 1]
+  moves_fences = moves_fences or event.op == 'f'
   local version = padded(event.version)
   -- The entry alone would not do: applying a version again (re-analysis, expiry) keeps it and changes the document.
   local fence = redis.call('HMGET', event.key, 'entry', 'doc')
@@ -105,7 +107,8 @@ end
 
 -- Only now: with a fence that has moved, the deltas mean nothing.
 local docs, tokens = whole(counters[3]), whole(counters[4])
-if not docs or not tokens or docs + docs_delta < 0 or tokens + tokens_delta < 0 then
+local changes, moves = whole(counters[6] or '0'), whole(counters[7] or '0')
+if not docs or not tokens or not changes or not moves or docs + docs_delta < 0 or tokens + tokens_delta < 0 then
   return redis.error_reply('CORRUPT the counters of the namespace are too low or no numbers; run: jiyi check')
 end
 
@@ -268,16 +271,14 @@ for _, key in ipairs(emptied) do
   redis.call('DEL', key)
 end
 
-if #journal_records > 0 then
-  redis.call('APPEND', journal, (journal_bytes == 0 and '\0\0\0\0' or '') .. journal_records)
-end
 if releases then
   redis.call('ZREM', reservations, token)
 end
-if docs_delta ~= 0 then
-  redis.call('HINCRBY', stats, 'docs', docs_delta)
+if #journal_records > 0 then
+  redis.call('APPEND', journal, (journal_bytes == 0 and '\0\0\0\0' or '') .. journal_records)
+  redis.call('HSET', stats, 'docs', docs + docs_delta, 'tokens', tokens + tokens_delta, 'changes', changes + 1)
 end
-if tokens_delta ~= 0 then
-  redis.call('HINCRBY', stats, 'tokens', tokens_delta)
+if moves_fences then
+  redis.call('HSET', stats, 'fence_moves', moves + 1)
 end
 return OK

@@ -10,18 +10,19 @@
 -- ARGV[2..3]   generation ("": none) and number of the journal's bytes that the reader has
 -- ARGV[4..]    term, generation ("": none), number of bytes that the reader has, three per term
 --
--- Returns {epoch, analyzer, docs, tokens, next_doc, journal, term, ...}; the journal and a long term are
---   {df (0 for the journal), generation, from, total, bytes [from, from + #bytes) of the key}, a short term
---   is {df, "", 0, #postings, postings}, an absent one {0, "", 0, 0, ""}. Unknown namespace: {"", ...}.
+-- Returns {epoch, analyzer, docs, tokens, next_doc, journal, term, ...}; a long term is {df, generation, from,
+--   total, bytes [from, from + #bytes) of the key}, and so is the journal, with "<changes> <fence_moves>" of `stats`
+--   in the place of df; a short term is {df, "", 0, #postings, postings}, an absent one {0, "", 0, 0, ""}.
+--   Unknown namespace: {"", ...}.
 
 local stats, journal = KEYS[1], KEYS[2]
 local limit = tonumber(ARGV[1])
 local GENERATION_BYTES = 4
 
-local function fresh_bytes(df, key, generation, have)
+local function fresh_bytes(first, key, generation, have)
   local total = redis.call('STRLEN', key)
   if total == 0 then
-    return { df, '', 0, 0, '' }
+    return { first, '', 0, 0, '' }
   end
   local current = redis.call('GETRANGE', key, 0, GENERATION_BYTES - 1)
   local from = GENERATION_BYTES
@@ -29,9 +30,9 @@ local function fresh_bytes(df, key, generation, have)
     from = have
   end
   if from == total then
-    return { df, current, from, total, '' }
+    return { first, current, from, total, '' }
   end
-  return { df, current, from, total, redis.call('GETRANGE', key, from, math.min(total, from + limit) - 1) }
+  return { first, current, from, total, redis.call('GETRANGE', key, from, math.min(total, from + limit) - 1) }
 end
 
 local function term_bytes(i)
@@ -46,12 +47,13 @@ local function term_bytes(i)
   return fresh_bytes(df, KEYS[2 * i + 2], ARGV[3 * i + 2], tonumber(ARGV[3 * i + 3]))
 end
 
-local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'next_doc')
+local counters = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'next_doc', 'changes', 'fence_moves')
 if not counters[1] then
-  return { '', '', 0, 0, 0, { 0, '', 0, 0, '' } }
+  return { '', '', 0, 0, 0, { '', '', 0, 0, '' } }
 end
+local state = (counters[6] or '0') .. ' ' .. (counters[7] or '0')
 local answer = { counters[1], counters[2], tonumber(counters[3]), tonumber(counters[4]), tonumber(counters[5]),
-  fresh_bytes(0, journal, ARGV[2], tonumber(ARGV[3])) }
+  fresh_bytes(state, journal, ARGV[2], tonumber(ARGV[3])) }
 for i = 1, (#KEYS - 2) / 2 do
   answer[#answer + 1] = term_bytes(i)
 end

@@ -2,9 +2,9 @@
 -- Make the counters of a namespace and the form of its journal usable, so that everything else can be mended.
 --
 -- Guarantee: sound values stay as they are. What changes anything gives the namespace a new epoch,
---   "<old>~<revision>" where there is an old one: nothing that was prepared or cached before counts any longer. Where
---   `docs` or `tokens` are no numbers they begin at 0, and a journal that is no string or too short for a generation
---   is gone: `repair_journal` sets all of them right.
+--   "<old>~<revision>" where there is an old one: nothing that was prepared or cached before counts any longer.
+--   Counters that are no numbers begin at 0, and a journal that is no string or too short for a generation is gone:
+--   `repair_journal` sets `docs`, `tokens` and the journal right.
 --
 -- KEYS[1..2]   stats:{ns}, journal:{ns}
 -- ARGV[1..3]   revision, analyzer fingerprint, least `next_doc`
@@ -25,7 +25,7 @@ end
 local stats_type = redis.call('TYPE', stats).ok
 local known = {}
 if stats_type == 'hash' then
-  known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'next_doc')
+  known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'next_doc', 'changes', 'fence_moves')
 end
 if known[2] and known[2] ~= '' and known[2] ~= analyzer then
   return -1
@@ -36,9 +36,10 @@ if journal_type == 'string' then
   lost = redis.call('STRLEN', journal) < GENERATION_BYTES
 end
 local docs, tokens, next_doc = whole(known[3]), whole(known[4]), whole(known[5])
+local counted = whole(known[6] or '0') and whole(known[7] or '0')
 local numbered = next_doc and next_doc >= floor and next_doc <= MAX_DOC
 local named = known[1] and known[1] ~= '' and known[2] and known[2] ~= ''
-if named and docs and tokens and numbered and not lost then
+if named and docs and tokens and counted and numbered and not lost then
   return 0
 end
 
@@ -52,4 +53,7 @@ if lost then
 end
 redis.call('HSET', stats, 'epoch', epoch, 'analyzer', analyzer, 'docs', docs and known[3] or '0',
   'tokens', tokens and known[4] or '0', 'next_doc', numbered and known[5] or ARGV[3])
+if not counted then
+  redis.call('HDEL', stats, 'changes', 'fence_moves')
+end
 return 1

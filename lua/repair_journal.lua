@@ -41,6 +41,9 @@ if not next_doc or next_doc >= MAX_DOC then
   return redis.error_reply('FULL the namespace has used up its document numbers')
 end
 
+-- The first write, which fails where `changes` is no number. Readers see by it that something is not as they know it.
+redis.call('HINCRBY', stats, 'changes', 1)
+
 -- A document number that nobody gets: so no other list and no other journal of this epoch has it as generation.
 local number = redis.call('HINCRBY', stats, 'next_doc', 1) - 1
 redis.call('SETRANGE', rebuild, 0, struct.pack('<I4', number))

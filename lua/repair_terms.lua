@@ -113,6 +113,11 @@ for i = 1, (#KEYS - 1) / 3 do
   end
 end
 
+-- The first write, which fails where `changes` is no number. Readers see by it that something is not as they know it.
+if #plans > 0 then
+  redis.call('HINCRBY', stats, 'changes', 1)
+end
+
 -- A document number that nobody gets: so no other list of this epoch has it as generation.
 local fresh = ''
 if lengthens then

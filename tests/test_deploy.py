@@ -186,7 +186,7 @@ def test_image_runs_as_a_fixed_user_who_is_not_root():
 
 def test_kernel_is_compiled_by_the_user_into_a_folder_of_his():
     stage = final_stage()
-    compiled = stage.index(("RUN", "python -m jiyi_api.kernel"))
+    compiled = stage.index(("RUN", "python -m jiyi_api.compiled"))
     assert compiled > stage.index(("USER", "10001:10001"))
     folder = image_environment()["NUMBA_CACHE_DIR"]
     assert any(f"--owner 10001 --group 10001 {folder}" in value for name, value in stage[:compiled] if name == "RUN")

@@ -14,11 +14,13 @@ from jiyi.packing import Change
 from jiyi.postings import DEATH, JOURNAL, POSTING
 from jiyi.scoring import average_length, idf, saturation
 from jiyi.settings import Settings
-from jiyi_api import kernel
-from jiyi_api.columns import Journal, Postings, inline_postings
+from jiyi_api.columns import DENSE, Journal, Postings
+from jiyi_api.compiled import NumbaRanker
 from jiyi_api.queries import SearchQuery, SearchRequest
+from jiyi_api.ranking import Question, choose_ranker
 from jiyi_api.searcher import Searcher
-from jiyi_api.snapshots import Snapshot, SnapshotReader, Term
+from jiyi_api.snapshots import Snapshot, SnapshotReader
+from jiyi_api.vectorised import NumpyRanker
 
 DEAD = None
 
@@ -68,8 +70,31 @@ def as_snapshot(docs, postings):
     terms = {}
     for name, pairs in postings.items():
         df = sum(docs[doc][0] is not DEAD for doc, _ in pairs)
-        terms[name] = Term(df, inline_postings(b"".join(POSTING.pack(*pair) for pair in pairs), len(docs)))
-    return Snapshot(len(living), sum(living), len(docs), journal, terms)
+        terms[name] = column(pairs, len(docs))
+        terms[name].df = df
+    return Snapshot(len(living), sum(living), b"1", b"0", journal, terms)
+
+
+def column(pairs, next_doc, pieces=2):
+    """A column that was read in pieces, each in any order."""
+    found, seen = Postings(), 4
+    size = max(1, -(-len(pairs) // pieces))
+    for at in range(0, len(pairs), size):
+        data = b"".join(POSTING.pack(*pair) for pair in pairs[at : at + size])
+        found.extend(b"gen1", seen, data, next_doc)
+        seen += len(data)
+    return found
+
+
+def ranked(ranker, docs, postings, asked, terms, limit):
+    """The ranking, with what `Searcher` adds: (number, score, matched terms, length) of each hit, and the total."""
+    ranking = Searcher(None, None, None, ranker)._rank(as_snapshot(docs, postings), asked, terms, limit)
+    hits = [(doc, sum(term.score for term in matched), matched, length) for doc, matched, length in ranking.hits()]
+    return hits, ranking.total
+
+
+RANKERS = pytest.mark.parametrize("ranker", [NumbaRanker(), NumbaRanker(prunes=False), NumpyRanker()],
+                                  ids=["pruning", "exhaustive", "numpy"])  # fmt: skip
 
 
 def naive(docs, terms, groups, asked):
@@ -93,9 +118,10 @@ def naive(docs, terms, groups, asked):
     return sorted(found.items(), key=lambda item: (-item[1], -docs[item[0]][1], -item[0]))
 
 
-@settings(max_examples=400, deadline=None)
+@RANKERS
+@settings(max_examples=300, deadline=None)
 @given(indexes(), QUERIES, st.integers(0, 16), st.data())
-def test_a_ranking_is_that_of_the_naive_model(index, given_fields, limit, data):
+def test_a_ranking_is_that_of_the_naive_model(ranker, index, given_fields, limit, data):
     """Filters, time range, importance, dead documents, ties, k: the same documents, order, scores and total."""
     docs, terms, filters = index
     names = list(filters)
@@ -103,78 +129,128 @@ def test_a_ranking_is_that_of_the_naive_model(index, given_fields, limit, data):
     asked = query(**given_fields)
     asked = SearchQuery(**{name: getattr(asked, name) for name in asked.__struct_fields__ if name != "filters"},
                         filters=tuple(map(tuple, groups)))  # fmt: skip
-    searcher = Searcher(None, None, None)
-    ranking = searcher._score(as_snapshot(docs, terms | filters), asked, list(terms), limit)
+    hits, total = ranked(ranker, docs, terms | filters, asked, list(terms), limit)
     expected = naive(docs, terms, [[filters[name] for name in group] for group in groups], asked)
-    assert ranking.total == len(expected)
-    assert len(ranking.best) == min(limit, len(expected))
+    assert total == len(expected)
+    assert len({doc for doc, *_ in hits}) == len(hits) == min(limit, len(expected))
     scores = dict(expected)
     # The choice is made in float32: documents that differ by less than that may stand in for each other.
-    assert [scored.score for scored in ranking.best] == pytest.approx([s for _, s in expected[:limit]], rel=1e-5)
-    for scored in ranking.best:
-        assert scored.score == pytest.approx(scores[scored.doc], rel=1e-12)
-        assert scored.score == sum(part.score for part in scored.terms)
-        assert math.isfinite(scored.score)
-        assert scored.score > 0
-        assert scored.length == docs[scored.doc][0]
-        assert {(part.term, part.tf) for part in scored.terms} == {
-            (name, tf) for name, pairs in terms.items() for doc, tf in pairs if doc == scored.doc
-        }
-    assert len({scored.doc for scored in ranking.best}) == len(ranking.best)
-    assert not searcher._scores.any(), "scores left behind would be added to the next query's"
-    assert not searcher._marks.any(), "marks left behind would let the next query's filters pass"
+    assert [score for _, score, _, _ in hits] == pytest.approx([score for _, score in expected[:limit]], rel=1e-5)
+    for doc, score, matched, length in hits:
+        assert score == pytest.approx(scores[doc], rel=1e-12)
+        assert length == docs[doc][0]
+        found = {(term.term, term.tf) for term in matched}
+        assert found == {(name, tf) for name, pairs in terms.items() for other, tf in pairs if other == doc}
+    assert not ranker._scores.any(), "scores left behind would be added to the next query's"
+
+
+@st.composite
+def collections(draw):
+    """Some hundred documents from a seed: rare, frequent and most frequent terms, dead documents, many ties."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    size = draw(st.integers(65, 900))
+    lengths = rng.integers(1, draw(st.sampled_from([3, 60])), size)
+    dead = rng.random(size) < draw(st.sampled_from([0.0, 0.1, 0.9]))
+    created = NOW_MS + rng.integers(-2, 3, size)
+    docs = [
+        (DEAD if gone else int(length), int(time), 0.5)
+        for length, gone, time in zip(lengths, dead, created, strict=True)
+    ]
+    terms = {}
+    for i in range(draw(st.integers(1, 7))):
+        holding = np.flatnonzero(rng.random(size) < draw(st.sampled_from([0.005, 0.03, 0.2, 0.7])))
+        if draw(st.booleans()):
+            rng.shuffle(holding)
+        tfs = np.minimum(rng.geometric(draw(st.sampled_from([0.2, 0.9])), holding.size), 65_535)
+        terms[f"t{i}"] = list(zip(holding.tolist(), tfs.tolist(), strict=True))
+    return docs, terms
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    collections(),
+    st.sampled_from([(1.5, 0.75), (1.2, 0.0), (0.0, 0.5), (1000.0, 1.0)]),
+    st.sampled_from([1, 3, 10, 50]),
+)
+def test_what_is_passed_over_could_not_have_been_among_the_best(collection, form, limit):
+    """Pruning, reading everything, and NumPy: the very same documents, ties included, and the same total."""
+    docs, terms = collection
+    asked = query(k1=form[0], b=form[1])
+    rankings = [
+        ranked(ranker, docs, terms, asked, list(terms), limit)
+        for ranker in (NumbaRanker(), NumbaRanker(prunes=False), NumpyRanker())
+    ]
+    assert rankings[0] == rankings[1]
+    assert rankings[0] == rankings[2]
+
+
+def test_frequent_terms_are_not_read_when_rare_ones_decide(monkeypatch):
+    """The test above would pass without any pruning."""
+    docs = [(10, NOW_MS + i, 0.5) for i in range(2_000)]
+    terms = {"rare": [(i, 5) for i in range(0, 2_000, 100)], "often": [(i, 1) for i in range(2_000)]}
+    snapshot = as_snapshot(docs, terms)
+    columns = [snapshot.terms[name] for name in terms]
+    question = Question(
+        journal=snapshot.journal, columns=columns, idfs=[idf(2_000, column.df) for column in columns], filters=[],
+        k1=1.5, b=0.75, avgdl=10.0, limit=10,
+    )  # fmt: skip
+    scored = {}
+    for prunes in (True, False):
+        ranker = NumbaRanker(prunes=prunes)
+        assert ranker.rank(question).total == 2_000
+        scored[prunes] = np.count_nonzero(ranker._documents)
+    assert scored == {True: 19, False: 1_999}  # document 0 is not told from an unused place
 
 
 @settings(max_examples=200, deadline=None)
-@given(indexes(), st.sampled_from([0.0, 1.2, 1000.0]), st.sampled_from([0.0, 0.75, 1.0]), st.integers(0, 16), st.data())
-def test_the_kernel_adds_up_in_float32_and_selects_exactly(index, k1, b, k, data):
-    """Scores within 1e-5 of the reference; the best by score, then the newer, then the higher number."""
-    docs, terms, _ = index
-    snapshot = as_snapshot(docs, terms)
-    lengths = snapshot.journal.lengths
-    marks, scores = np.zeros(lengths.size, np.uint8), np.zeros(lengths.size, np.float32)
-    touched, heap = np.zeros(lengths.size, np.uint32), np.zeros(k, np.uint32)
-    avgdl, count = average_length(snapshot.tokens, snapshot.docs), 0
-    for term in snapshot.terms.values():
-        weight = idf(snapshot.docs, term.df) * (k1 + 1.0) if term.df else 1.0
-        slope = k1 * b / avgdl if avgdl else 0.0
-        base = k1 * (1.0 - b) if avgdl else k1
-        args = (term.postings.docs, term.postings.tfs, weight, base, slope, lengths, 0, marks, scores)
-        count = kernel.accumulate(*args, touched, count)
-    assert len(set(touched[:count].tolist())) == count
-    expected = dict(naive(docs, terms, [], query(k1=k1, b=b)))
-    assert {doc: float(scores[doc]) for doc in touched[:count].tolist()} == pytest.approx(expected, rel=1e-5)
-    since, until = data.draw(st.tuples(*[st.integers(NOW_MS - 3, NOW_MS + 3)] * 2))
-    floor = data.draw(st.sampled_from([0.0, 0.5, 2.0]))
-    allowed = [
-        doc for doc in touched[:count].tolist() if since <= docs[doc][1] < until and np.float32(docs[doc][2]) >= floor
-    ]
-    allowed.sort(key=lambda doc: (-float(scores[doc]), -docs[doc][1], -doc))
-    size, total = kernel.select_top(
-        touched, count, scores, snapshot.journal.created, snapshot.journal.importance, since, until, floor, heap
-    )
-    assert (heap[:size].tolist(), total) == (allowed[:k], len(allowed))
-    assert not scores.any()
+@given(st.lists(st.lists(st.integers(0, 400), unique=True, max_size=60), min_size=1, max_size=5), st.data())
+def test_a_bitmap_finds_every_posting(pieces, data):
+    """Whatever comes in whatever order, the bits and their ranks are those of all documents so far."""
+    found, seen, known = Postings(), 4, set()
+    for piece in pieces:
+        fresh = [doc for doc in piece if doc not in known]
+        known |= set(fresh)
+        records = b"".join(POSTING.pack(doc, 1 + doc % 7) for doc in fresh)
+        found.extend(b"gen1", seen, records, data.draw(st.sampled_from([401, 401 * DENSE])))
+        seen += len(records)
+        expected = sorted(known)
+        assert found.docs.tolist() == expected
+        assert found.tfs.tolist() == [1 + doc % 7 for doc in expected]
+        if found.bitmap is not None:
+            words = found.bitmap.words
+            bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+            assert np.flatnonzero(bits).tolist() == expected
+            for position, doc in enumerate(expected):
+                below = int(words[doc >> 6]) & ((1 << (doc & 63)) - 1)
+                assert found.bitmap.ranks[doc >> 6] + below.bit_count() == position
+    assert found.bitmap is not None or len(known) * DENSE < 401 * DENSE
 
 
-def test_equal_scores_put_the_newer_first_then_the_later_number():
+@RANKERS
+def test_equal_scores_put_the_newer_first_then_the_later_number(ranker):
     docs = [(2, 5, 0.5), (2, 9, 0.5), (2, 5, 0.5), (2, 9, 0.5), (2, 1, 0.5)]
     pairs = {"t": [(doc, 1) for doc in range(5)]}
     for limit in range(6):
-        ranking = Searcher(None, None, None)._score(as_snapshot(docs, pairs), query(), ["t"], limit)
-        assert [scored.doc for scored in ranking.best] == [3, 1, 2, 0, 4][:limit]
+        hits, _ = ranked(ranker, docs, pairs, query(), ["t"], limit)
+        assert [doc for doc, *_ in hits] == [3, 1, 2, 0, 4][:limit]
 
 
+@RANKERS
 @pytest.mark.parametrize("k1", [0.0, 1.5])
 @pytest.mark.parametrize("length", [0, 3])
-def test_no_score_is_ever_nan(k1, length):
+def test_no_score_is_ever_nan(ranker, k1, length):
     """With b = 0 the slope is 0, and 0 times the infinite length of a dead document would be no number."""
     docs = [(length, 0, 0.5), (DEAD, 0, 0.5), (length, 1, 0.5)]
-    ranking = Searcher(None, None, None)._score(
-        as_snapshot(docs, {"t": [(0, 1), (1, 1), (2, 1)]}), query(k1=k1, b=0.0), ["t"], 10
-    )
-    assert [scored.doc for scored in ranking.best] == [2, 0]
-    assert ranking.best[0].score == pytest.approx(0.182322, abs=1e-6)
+    hits, _ = ranked(ranker, docs, {"t": [(0, 1), (1, 1), (2, 1)]}, query(k1=k1, b=0.0), ["t"], 10)
+    assert [(doc, score) for doc, score, *_ in hits] == [(doc, pytest.approx(0.182322, abs=1e-6)) for doc in (2, 0)]
+
+
+@RANKERS
+def test_a_posting_that_counts_nothing_finds_nothing(ranker):
+    """No worker writes a frequency of 0. Nobody may be scored for it, nor twice for the first time."""
+    docs = [(2, 0, 0.5)] * 3
+    hits, _ = ranked(ranker, docs, {"t": [(0, 0), (1, 1)], "u": [(0, 0)]}, query(), ["t", "u"], 10)
+    assert [doc for doc, score, *_ in hits if score] == [1]
 
 
 @pytest.mark.parametrize(("docs", "df", "expected"), [(2, 2, 0.182322), (4, 2, 0.693147), (1, 1, 0.287682)])
@@ -182,23 +258,17 @@ def test_idf_is_positive_when_every_document_has_the_term(docs, df, expected):
     assert idf(docs, df) == pytest.approx(expected, abs=1e-6)
 
 
-def test_frequencies_of_the_most_hits_at_once():
-    """The numbers of the hits share a byte with "not contained"; one more hit would lose the last."""
-    docs = np.arange(kernel.MAX_HITS * 2, dtype=np.uint32)
-    tfs = (docs % 1000 + 1).astype(np.uint16)
-    slots, out = np.zeros(docs.size, np.uint8), np.zeros(kernel.MAX_HITS, np.uint16)
-    hits = docs[::-1][: kernel.MAX_HITS].copy()
-    kernel.frequencies(docs, tfs, hits, slots, out)
-    assert out.tolist() == [doc % 1000 + 1 for doc in hits.tolist()]
-    assert not slots.any()
-
-
-def test_more_hits_than_one_byte_counts_are_explained_right():
-    docs = [(5, created, 0.5) for created in range(700)]
-    pairs = {"t": [(doc, 1 + doc % 3) for doc in range(700)], "u": [(doc, 1) for doc in range(0, 700, 2)]}
-    ranking = Searcher(None, None, None)._score(as_snapshot(docs, pairs), query(), ["t", "u"], 600)
+@RANKERS
+def test_long_rankings_are_explained_right(ranker):
+    docs = [(5, created, 0.5) for created in range(1_300)]
+    pairs = {"t": [(doc, 1 + doc % 3) for doc in range(1_300)], "u": [(doc, 1) for doc in range(0, 1_300, 2)]}
+    hits, _ = ranked(ranker, docs, pairs, query(), ["t", "u"], 1_200)
     expected = naive(docs, pairs, [], query())
-    assert [(scored.doc, pytest.approx(scored.score)) for scored in ranking.best] == expected[:600]
+    assert [(doc, score) for doc, score, *_ in hits] == [(doc, pytest.approx(score)) for doc, score in expected[:1_200]]
+
+
+def test_the_kernel_is_chosen_by_name():
+    assert [choose_ranker(name).name for name in ("auto", "numba", "numpy")] == ["numba", "numba", "numpy"]
 
 
 @pytest.mark.parametrize("column", [Postings, lambda: Journal("epoch")])

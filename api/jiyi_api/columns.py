@@ -7,6 +7,7 @@ key needs only those after them, as long as the key's generation stands.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -21,6 +22,13 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 POSTING = np.dtype([("doc", "<u4"), ("tf", "<u2")])
 JOURNAL = np.dtype([("doc", "<u4"), ("length", "<u4"), ("created", "<i8"), ("importance", "<f4")])
+DENSE = 32
+"""A term that at least one in so many documents contains gets a bitmap: it costs no more than its postings."""
+_OBJECT_BYTES = 400
+"""What a column costs besides its arrays, about."""
+_BITS = np.uint64(63)
+_SHIFT = np.uint64(6)
+_ONE = np.uint64(1)
 
 
 def _grown(array: NDArray[_Number], size: int, fill: float = 0) -> NDArray[_Number]:
@@ -42,17 +50,63 @@ def _records(data: bytes, kind: np.dtype[np.void], next_doc: int) -> NDArray[np.
     return records
 
 
-class Postings:
-    """The postings of one term: parallel columns of document number and term frequency."""
+class Bitmap:
+    """The documents of a term as bits, with the number of bits before each word: finds a posting in one step."""
 
-    __slots__ = ("_docs", "_tfs", "generation", "seen", "size")
+    __slots__ = ("ranks", "size", "words")
+
+    def __init__(self) -> None:
+        self.words: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.ranks: NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self.size = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self.words.nbytes + self.ranks.nbytes
+
+    def update(self, docs: NDArray[np.uint32], begin: int) -> None:
+        """Take in ascending documents of which those before position `begin` are the same as at the last time."""
+        first = int(docs[begin]) >> 6
+        begin = int(np.searchsorted(docs, first << 6))
+        self.size = (int(docs[-1]) >> 6) + 1
+        self.words, self.ranks = _grown(self.words, self.size), _grown(self.ranks, self.size)
+        bits = np.zeros((self.size - first) << 6, np.bool_)
+        bits[docs[begin:] - np.uint32(first << 6)] = True
+        words = np.packbits(bits, bitorder="little").view("<u8")
+        counts = np.cumsum(np.bitwise_count(words), dtype=np.uint32)
+        self.words[first : self.size] = words
+        self.words[self.size :] = 0
+        self.ranks[first] = begin
+        self.ranks[first + 1 : self.size] = begin + counts[:-1]
+
+
+class Postings:
+    """The postings of one term: parallel columns of document number, ascending, and term frequency.
+
+    `df` and `as_of` say what the server said last: the document frequency, and the state of the namespace
+    (`Journal.changes`) at which the column was known to be whole.
+    """
+
+    __slots__ = (
+        "_docs", "_row", "_tfs", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df", "generation", "is_kept",
+        "seen", "size",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._docs: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._tfs: NDArray[np.uint16] = np.empty(0, np.uint16)
+        self._row: tuple[int, ...] | None = None
         self.size = 0
+        self.df = 0
+        self.as_of: bytes | None = None
+        self.is_kept = False  # in the cache
         self.generation = b""
         self.seen = 0  # bytes of the key that are decoded here
+        self.bitmap: Bitmap | None = None
+        # The largest part that one of the first `bounded` postings can have in a score, for what `bounded_for` says.
+        self.bound, self.bounded = 0.0, 0
+        self.bounded_for: tuple[float, float] | None = None
 
     @property
     def docs(self) -> NDArray[np.uint32]:
@@ -67,7 +121,17 @@ class Postings:
     @property
     def nbytes(self) -> int:
         """Memory held."""
-        return self._docs.nbytes + self._tfs.nbytes + 200
+        bitmap = self.bitmap.nbytes if self.bitmap is not None else 0
+        return self._docs.nbytes + self._tfs.nbytes + bitmap + _OBJECT_BYTES
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Addresses of documents, frequencies, bitmap words and their ranks; numbers of postings and of words."""
+        if self._row is None:
+            bitmap = self.bitmap or _NO_BITMAP
+            arrays = (self._docs, self._tfs, bitmap.words, bitmap.ranks)
+            self._row = (*(array.__array_interface__["data"][0] for array in arrays), self.size, bitmap.size)
+        return self._row
 
     def extend(self, generation: bytes, start: int, data: bytes, next_doc: int) -> None:
         """Take in bytes [start, start + len(data)) of the key; an older generation is forgotten.
@@ -76,30 +140,62 @@ class Postings:
         """
         records = _records(data, POSTING, next_doc)
         if generation != self.generation or start < self.seen:
-            self.size, self.generation, self.seen = 0, generation, start
-        end = self.size + records.size
-        self._docs = _grown(self._docs, end)
-        self._tfs = _grown(self._tfs, end)
-        self._docs[self.size : end] = records["doc"]
-        self._tfs[self.size : end] = records["tf"]
-        self.size, self.seen = end, start + len(data)
+            self.size, self.generation, self.bitmap, self.bounded_for = 0, generation, None, None
+        self._row = None
+        self.seen = start + len(data)
+        if records.size:
+            begin = self._append(records)
+            if self.bitmap is not None or self.size * DENSE >= next_doc:
+                if self.bitmap is None:
+                    self.bitmap, begin = Bitmap(), 0
+                self.bitmap.update(self.docs, begin)
+
+    def _append(self, records: NDArray[np.void]) -> int:
+        """Add records and keep the order; gives the position up to which nothing has changed."""
+        begin, end = self.size, self.size + records.size
+        self._docs, self._tfs = _grown(self._docs, end), _grown(self._tfs, end)
+        self._docs[begin:end] = records["doc"]
+        self._tfs[begin:end] = records["tf"]
+        self.size = end
+        docs = self._docs[:end]
+        around = docs[max(0, begin - 1) :]
+        if (around[1:] > around[:-1]).all():
+            return begin
+        # Workers apply side by side, so numbers come a little out of order.
+        begin = int(np.searchsorted(docs[:begin], docs[begin:].min()))
+        order = begin + np.argsort(docs[begin:], kind="stable")
+        docs[begin:], self._tfs[begin:end] = docs[order], self._tfs[order]
+        self.bounded_for = None
+        return begin
 
 
-def inline_postings(data: bytes, next_doc: int) -> Postings:
-    """Decode the postings of a term that come whole with its dictionary entry."""
-    postings = Postings()
-    postings.extend(b"", 0, data, next_doc)
-    return postings
+_NO_BITMAP = Bitmap()
 
 
 class Journal:
-    """Length, creation time and importance of every document number of a namespace."""
+    """Length, creation time and importance of every document number of a namespace, and its counters.
 
-    __slots__ = ("created", "epoch", "generation", "ids", "importance", "lengths", "seen", "server")
+    `changes` and `moves` are the server's: the first differs after every change of what searches read, the second
+    after every event that moved nothing but the fence of a memory. Arrays are indexed by document number; `alive` has
+    a bit for each that is alive.
+    """
 
-    def __init__(self, epoch: str, server: str = "") -> None:
+    __slots__ = (
+        "alive", "changes", "created", "docs", "epoch", "generation", "ids", "importance", "lengths", "moves", "ns",
+        "restless", "seen", "server", "token", "tokens",
+    )  # fmt: skip
+
+    _tokens = count()
+
+    def __init__(self, epoch: str, ns: str = "", server: str = "") -> None:
         self.epoch = epoch
+        self.ns = ns
         self.server = server  # the process that it was read from
+        self.token = next(self._tokens)  # never given to another journal
+        self.docs = self.tokens = 0
+        self.changes: bytes | None = None
+        self.moves = b""
+        self.restless = False  # it had changed when it was looked at last
         self._reset(b"", GENERATION_BYTES)
 
     def _reset(self, generation: bytes, start: int) -> None:
@@ -107,12 +203,14 @@ class Journal:
         self.lengths: NDArray[np.float32] = np.empty(0, np.float32)
         self.created: NDArray[np.int64] = np.empty(0, np.int64)
         self.importance: NDArray[np.float32] = np.empty(0, np.float32)
+        self.alive: NDArray[np.uint64] = np.empty(0, np.uint64)
         self.ids: dict[int, str] = {}  # a number never changes its memory within an epoch
 
     @property
     def nbytes(self) -> int:
         """Memory held, about."""
-        return self.lengths.nbytes + self.created.nbytes + self.importance.nbytes + 150 * len(self.ids) + 500
+        arrays = (self.lengths, self.created, self.importance, self.alive)
+        return sum(array.nbytes for array in arrays) + 150 * len(self.ids) + _OBJECT_BYTES
 
     def extend(self, generation: bytes, start: int, data: bytes, next_doc: int) -> None:
         """Take in bytes [start, start + len(data)) of the journal; errors as in `Postings.extend`."""
@@ -122,20 +220,24 @@ class Journal:
         self.seen = start + len(data)
         if not records.size:
             return
-        births = records[records["length"] != DEATH]
+        is_birth = records["length"] != DEATH
+        births, deaths = records[is_birth], records["doc"][~is_birth]
         docs = births["doc"]
         self.reach(int(records["doc"].max()) + 1)
         self.lengths[docs] = births["length"]
         self.created[docs] = births["created"]
         self.importance[docs] = births["importance"]
+        np.bitwise_or.at(self.alive, docs >> _SHIFT, _ONE << (docs & _BITS))
         # Deaths after births: a number that is born and dies in the same bytes is dead.
-        self.lengths[records["doc"][records["length"] == DEATH]] = np.inf
+        self.lengths[deaths] = np.inf
+        np.bitwise_and.at(self.alive, deaths >> _SHIFT, ~(_ONE << (deaths & _BITS)))
 
     def reach(self, size: int) -> None:
         """Have room for document numbers below `size`; unborn ones count as dead."""
         self.lengths = _grown(self.lengths, size, np.inf)
         self.created = _grown(self.created, size)
         self.importance = _grown(self.importance, size)
+        self.alive = _grown(self.alive, (self.lengths.size + 63) >> 6)
 
 
 class ColumnCache:
@@ -153,9 +255,12 @@ class ColumnCache:
         return found if isinstance(found, Journal) else None
 
     def postings(self, ns: str, term: str) -> Postings | None:
-        """The postings of a term, if they are here."""
+        """The postings of a term, if they are here; counts as use."""
         found = self._entries.get((ns, term))
-        return found if isinstance(found, Postings) else None
+        if not isinstance(found, Postings):
+            return None
+        self._entries.move_to_end((ns, term))
+        return found
 
     def touch(self, ns: str, term: str) -> None:
         """Count an entry as used just now, if it is here."""
@@ -166,11 +271,16 @@ class ColumnCache:
         """Store an entry that is new or has grown (the journal under the empty term), then evict what is too much."""
         key = (ns, term)
         self._entries[key] = entry
+        if isinstance(entry, Postings):
+            entry.is_kept = True
         self._entries.move_to_end(key)
-        self.nbytes += entry.nbytes - self._sizes.get(key, 0)
-        self._sizes[key] = entry.nbytes
+        size = entry.nbytes
+        self.nbytes += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
         while self.nbytes > self._limit_bytes and len(self._entries) > 1:
-            oldest, _ = self._entries.popitem(last=False)
+            oldest, gone = self._entries.popitem(last=False)
+            if isinstance(gone, Postings):
+                gone.is_kept = False
             self.nbytes -= self._sizes.pop(oldest)
 
     def forget(self, ns: str) -> None:

@@ -18,8 +18,8 @@ from jiyi_api.damage import reading
 from jiyi_api.failures import documented
 from jiyi_api.parameters import MemoryId, Namespace, memory_id_of, refuse_unknown
 from jiyi_api.readiness import Readiness
-from jiyi_api.searcher import StoredMemory, fetch_documents
 from jiyi_api.service import Service
+from jiyi_api.stored import StoredMemory, fetch_documents
 
 if TYPE_CHECKING:
     from jiyi.producer import Accepted

@@ -11,7 +11,7 @@ from jiyi.errors import InvalidEventError, InvalidQueryError
 from jiyi.keys import filter_term
 from jiyi.memories import DEFAULT_NAMESPACE, LABELS, MAX_LABEL_BYTES, parse_namespace, parse_time
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
-from jiyi_api.kernel import FOREVER_MS
+from jiyi_api.ranking import FOREVER_MS
 
 if TYPE_CHECKING:
     from jiyi.settings import Settings

@@ -20,7 +20,7 @@ from jiyi.logs import get_logger
 from jiyi.memories import DEFAULT_NAMESPACE
 from jiyi.producer import Producer
 from jiyi.streams import EventStream
-from jiyi_api import kernel
+from jiyi_api.ranking import choose_ranker
 from jiyi_api.readiness import ReadinessReader
 from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import SnapshotReader
@@ -95,7 +95,8 @@ class Service:
         settings = self.settings
         analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
         await anyio.to_thread.run_sync(analyzer.warm_up)
-        await anyio.to_thread.run_sync(kernel.warm_up)
+        ranker = choose_ranker(settings.kernel)
+        await anyio.to_thread.run_sync(ranker.warm_up)
         self._compiled = True
         database = await self._connected(stack)
         stream = EventStream(database, settings.stream, settings.group)
@@ -104,7 +105,7 @@ class Service:
         snapshots = SnapshotReader(
             database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
         )
-        searcher = Searcher(database, analyzer, snapshots)
+        searcher = Searcher(database, analyzer, snapshots, ranker, document_bytes=settings.document_cache_bytes)
         self._parts = Parts(database, stream, producer, snapshots, searcher, readiness)
         log.info("reader_started", analyzer=analyzer.fingerprint)
         await readiness.wakeups.run()

@@ -13,12 +13,14 @@ import msgspec
 from jiyi import keys, metrics, scripts
 from jiyi.connections import server_of
 from jiyi.errors import AnalyzerMismatchError, CorruptIndexError, UnavailableError
+from jiyi.lanes import Refused, lane_of
 from jiyi.logs import get_logger
 from jiyi.memories import format_time
 from jiyi.postings import GENERATION_BYTES, MAX_DOC
-from jiyi_api.columns import ColumnCache, Journal, Postings, inline_postings
+from jiyi_api.columns import ColumnCache, Journal, Postings
 
 if TYPE_CHECKING:
+    from asyncio import Future
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from jiyi.connections import Database
@@ -34,21 +36,18 @@ log = get_logger()
 _TERMS_COUNTED = {result: metrics.CACHE_TERMS.labels(result) for result in ("hit", "delta", "miss", "short")}
 
 
-class Term(msgspec.Struct, frozen=True):
-    """A term as it stood at the instant of the snapshot."""
-
-    df: int
-    postings: Postings
-
-
 class Snapshot(msgspec.Struct, frozen=True):
-    """A namespace at one instant. The columns are shared: use them before the next read of the namespace."""
+    """A namespace at one instant. The columns are shared: use them before anything else is awaited.
+
+    `changes` is the server's count of changes at that instant (see `Journal`); the postings know their df.
+    """
 
     docs: int
     tokens: int
-    next_doc: int
+    changes: bytes
+    moves: bytes
     journal: Journal
-    terms: dict[str, Term]
+    terms: dict[str, Postings]
 
 
 class SnapshotReader:
@@ -92,6 +91,49 @@ class SnapshotReader:
             "what was written before is gone from it. If nobody meant that, restore a backup or write it again"
         )
 
+    def known(self, ns: str, terms: Sequence[str]) -> Snapshot | None:
+        """Give what is known of distinct terms if it was all of one state of the namespace, which may be over."""
+        journal = self.cache.journal(ns)
+        if journal is None or journal.changes is None:
+            return None
+        found: dict[str, Postings] = {}
+        for term in terms:
+            column = self.cache.postings(ns, term)
+            if column is None or column.as_of != journal.changes:
+                return None
+            found[term] = column
+        self.cache.touch(ns, "")
+        return Snapshot(journal.docs, journal.tokens, journal.changes, journal.moves, journal, found)
+
+    def ask_state(self, snapshot: Snapshot) -> Future[Any] | None:
+        """Ask the server for the state of a namespace, for `is_still`.
+
+        None when that would be no use: another server answers now, or it changes so often that it will have again.
+        """
+        journal = snapshot.journal
+        if journal.restless:
+            return None
+        key = keys.stats_key(journal.ns)
+        lane = lane_of(self._database, key)
+        if lane is None or lane.server != journal.server:
+            return None
+        return lane.ask("HMGET", key, "epoch", "changes", "fence_moves", "analyzer")
+
+    async def is_still(self, snapshot: Snapshot, state: Future[Any]) -> bool:
+        """Tell from the answer to `ask_state` whether a snapshot is that of the instant of the answer."""
+        journal = snapshot.journal
+        try:
+            epoch, changes, moves, analyzer = await state
+        except Refused:
+            return False
+        journal.restless = not (
+            (epoch, changes, analyzer) == (journal.epoch.encode(), snapshot.changes, self._analyzer.encode())
+            and (moves or b"0") == snapshot.moves
+        )
+        if not journal.restless:
+            _TERMS_COUNTED["hit"].inc(len(snapshot.terms))
+        return not journal.restless
+
     async def read(self, ns: str, terms: Sequence[str]) -> Snapshot | None:
         """Read a snapshot of distinct terms, within the caller's turn; None for an unknown namespace.
 
@@ -115,18 +157,21 @@ class SnapshotReader:
                     return None
                 if reply is None or stale:
                     continue
-                journal = Journal(epoch.decode(), server)
+                journal = Journal(epoch.decode(), ns, server)
             if analyzer.decode() != self._analyzer:
                 raise AnalyzerMismatchError(ns, analyzer.decode(), self._analyzer)
+            changes, _, moves = journal_bytes[0].partition(b" ")
             complete = self._take_journal(ns, journal, journal_bytes, next_doc)
-            found: dict[str, Term] = {}
             for (term, column), answer in zip(known.items(), term_bytes, strict=True):
-                found[term], whole = self._take_term(ns, term, column, answer, next_doc)
-                fresh[term] = found[term].postings
-                complete = complete and whole
+                fresh[term] = column or Postings()
+                complete = self._take_term(ns, term, fresh[term], answer, next_doc) and complete
             self._count(known.values(), term_bytes)
             if complete:
-                return Snapshot(docs, tokens, next_doc, journal, found)
+                journal.restless = journal.changes is not None and journal.changes != changes
+                journal.docs, journal.tokens, journal.changes, journal.moves = docs, tokens, changes, moves
+                for term in terms:
+                    fresh[term].as_of = changes
+                return Snapshot(docs, tokens, changes, moves, journal, fresh)
         raise UnavailableError("the index grows faster than it can be read")
 
     async def _ask(
@@ -163,19 +208,13 @@ class SnapshotReader:
         self.cache.keep(ns, "", journal)  # always: the ids that it remembers count as well
         return bool(start + len(data) >= total)
 
-    def _take_term(
-        self, ns: str, term: str, column: Postings | None, answer: list[Any], next_doc: int
-    ) -> tuple[Term, bool]:
-        df, generation, start, total, data = answer
-        if not generation:
-            return Term(df, inline_postings(data, next_doc)), True
-        if column is None or data or column.generation != generation or column.seen != start:
-            column = column or Postings()
+    def _take_term(self, ns: str, term: str, column: Postings, answer: list[Any], next_doc: int) -> bool:
+        column.df, generation, start, total, data = answer
+        column.as_of = None  # until all is whole
+        if data or column.generation != generation or column.seen != start or not column.is_kept:
             column.extend(generation, start, data, next_doc)
             self.cache.keep(ns, term, column)
-        else:
-            self.cache.touch(ns, term)
-        return Term(df, column), start + len(data) >= total
+        return bool(not generation or start + len(data) >= total)
 
     def _count(self, known: Iterable[Postings | None], answers: Sequence[list[Any]]) -> None:
         """Count what the cache had of each term: all (hit), something (delta), nothing (miss); or it is short."""

@@ -98,7 +98,7 @@ class Copy:
     async def compile(self) -> None:
         """Fill numba's cache: in the first test that needs the kernel it would be a matter of patience."""
         if (self.checkout / _KERNEL).exists():
-            command = [sys.executable, "-m", "jiyi_api.kernel"]
+            command = [sys.executable, "-m", "jiyi_api.compiled"]
             await anyio.run_process(command, cwd="/", env=self.environment(), stdout=None, stderr=None)
 
     def _holds(self, place: str) -> bool:

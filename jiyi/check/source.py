@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio.lowlevel
@@ -9,16 +10,13 @@ from redis.exceptions import ResponseError
 
 from jiyi import keys, scripts
 from jiyi.check.journal import Journal
-from jiyi.check.report import Kind
-from jiyi.connections import execute
+from jiyi.check.report import Kind, Report
+from jiyi.connections import Database, execute
 from jiyi.logs import id_hash
 from jiyi.postings import GENERATION_BYTES, JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-
-    from jiyi.check.report import Report
-    from jiyi.connections import Database
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,6 +27,7 @@ _PIECE = JOURNAL.size * 65_536
 _WHOLE = 1 << 40
 """A byte limit that no key reaches: what is compared must not be cut."""
 _ANSWER_PARTS = 6
+_STATE = re.compile(rb"(0|[1-9]\d{0,14}) (0|[1-9]\d{0,14})")
 
 
 class NamespaceMovedError(Exception):
@@ -130,7 +129,9 @@ class Source:
             self._damaged(f"an error: {str(error).split(' ', 1)[0]}")
         if len(answer) < _ANSWER_PARTS:
             self._damaged("no number")
-        epoch, _, self.docs, self.tokens, self.next_doc, (_, generation, start, total, records) = answer[:6]
+        epoch, _, self.docs, self.tokens, self.next_doc, (state, generation, start, total, records) = answer[:6]
+        if epoch and not _STATE.fullmatch(state):
+            self._damaged("changes or fence_moves that are no number")
         self._check_identity(epoch, generation, start, total)
         whole = len(records) // JOURNAL.size * JOURNAL.size
         self._have = start + whole

@@ -20,8 +20,9 @@ from jiyi.settings import Settings
 from jiyi.streams import EventStream
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.readiness import ReadinessReader
-from jiyi_api.searcher import Searcher, fetch_documents
+from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import SnapshotReader
+from jiyi_api.stored import fetch_documents
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,9 @@ from jiyi.settings import Settings
 from jiyi_api import snapshots
 from jiyi_api.columns import ColumnCache, Journal
 from jiyi_api.queries import SearchQuery, SearchRequest
-from jiyi_api.searcher import Searcher, fetch_documents
+from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import SnapshotReader
+from jiyi_api.stored import fetch_documents
 
 pytestmark = pytest.mark.anyio
 
@@ -26,8 +27,9 @@ def asked(q, **fields):
     return SearchQuery.from_request(SearchRequest(q=q, **fields), MANY)
 
 
-def searcher_on(database, analyzer, cache_bytes=2**20):
-    return Searcher(database, analyzer, SnapshotReader(database, analyzer.fingerprint, cache_bytes))
+def searcher_on(database, analyzer, cache_bytes=2**20, document_bytes=2**20):
+    reader = SnapshotReader(database, analyzer.fingerprint, cache_bytes)
+    return Searcher(database, analyzer, reader, document_bytes=document_bytes)
 
 
 async def scores(searcher, q, **fields):
@@ -219,7 +221,7 @@ async def test_a_memory_that_is_rewritten_without_end_is_left_out_and_nothing_el
 
 async def test_ids_cached_in_one_epoch_are_not_those_of_the_next(database, analyzer):
     """A search that was ranked before a wipe must not name the memories that have its numbers after it."""
-    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer, document_bytes=0)
     await index.write_all({"old": "redis"})
     query = asked("redis")
     ranking = await searcher.rank(query, ["redi"], 10)
@@ -233,10 +235,11 @@ async def test_ids_cached_in_one_epoch_are_not_those_of_the_next(database, analy
 
 
 async def test_the_cache_drops_the_least_recently_used_and_counts_right():
-    cache = ColumnCache(2_000)
+    each = Journal("epoch").nbytes
+    cache = ColumnCache(4 * each)
     for name in "abc":
         cache.keep(name, "", Journal("epoch"))
-    assert cache.nbytes == 1_500
+    assert cache.nbytes == 3 * each
     cache.keep("a", "", cache.journal("a"))
     cache.keep("d", "", Journal("epoch"))
     cache.keep("e", "", Journal("epoch"))

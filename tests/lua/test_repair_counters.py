@@ -85,7 +85,22 @@ async def test_lost_counters_are_made_anew(either, kind):
         "docs": docs,
         "tokens": tokens,
         "next_doc": b"5",
-    }
+    } | ({"changes": b"1"} if named or kind == "empty epoch" else {})
+
+
+@pytest.mark.parametrize("name", ["changes", "fence_moves"])
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", "01", "1e3", ""])
+async def test_counts_of_changes_that_are_no_numbers_begin_anew(either, name, value):
+    """In a new epoch, for a reader may have seen any number."""
+    await fill(either)
+    before = await stats_of(either)
+    await either.hset(STATS, name, value)
+    assert await mend(either, floor=5) == 1
+    after = await stats_of(either)
+    assert after.pop("epoch") != before.pop("epoch")
+    before.pop("changes")
+    assert after == before
+    assert await mend(either, floor=5, revision="r3") == 0
 
 
 @pytest.mark.parametrize("left", [None, b"", b"abc"])

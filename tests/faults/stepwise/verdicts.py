@@ -87,10 +87,10 @@ class Verdicts:
         for word in words:
             ranking = await searcher.rank(query, [word], 100)
             expected = naive_scores(documents, word)
-            found = {ids.get(scored.doc, scored.doc): scored.score for scored in ranking.best}
+            found = {ids.get(doc, doc): sum(term.score for term in matched) for doc, matched, _ in ranking.hits()}
             assert found == pytest.approx(expected, abs=1e-9), f"{ns!r} {word!r}"
-            assert {part.df for scored in ranking.best for part in scored.terms} <= {len(expected)}
-            assert (ranking.total, ranking.docs) == (len(expected), len(documents))
+            assert {df for _, df, _ in ranking.terms} <= {len(expected)}
+            assert (ranking.total, ranking.size) == (len(expected), len(documents))
             assert ranking.avgdl == pytest.approx(total / len(documents) if documents else 0.0)
 
     async def _losses(self, logs):

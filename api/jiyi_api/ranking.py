@@ -1,0 +1,104 @@
+"""Ranking a snapshot: the best documents for some terms, exactly, by the compiled kernel or by NumPy alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from jiyi.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from jiyi_api.columns import Journal, Postings
+
+FOREVER_MS = 2**62
+"""Bound of a time range that is open: `since` = −FOREVER_MS, `until` = FOREVER_MS."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is ranked: columns of distinct terms with their idf, and what documents must fulfil.
+
+    Parts of scores are added up in the order of the terms: to be fast, the largest idf must come first. A document must
+    be in a column of each group of `filters`, created in [since, until) in epoch ms, and of at least the importance
+    `floor`. `avgdl` 0 takes the length out of the formula (see `jiyi.scoring`).
+    """
+
+    journal: Journal
+    columns: Sequence[Postings]
+    idfs: Sequence[float]
+    filters: Sequence[Sequence[Postings]]
+    k1: float
+    b: float
+    avgdl: float
+    limit: int
+    since: int = -FOREVER_MS
+    until: int = FOREVER_MS
+    floor: float = 0.0
+
+    @property
+    def base(self) -> float:
+        """The part of the formula's denominator that is the same for all documents."""
+        return self.k1 * (1.0 - self.b) if self.avgdl else self.k1
+
+    @property
+    def slope(self) -> float:
+        """What a token of length adds to the denominator."""
+        return self.k1 * self.b / self.avgdl if self.avgdl else 0.0
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether time or importance matter."""
+        return self.since > -FOREVER_MS or self.until < FOREVER_MS or self.floor > 0.0
+
+
+class Ranked(NamedTuple):
+    """The best `limit` documents, best first, and how many match in all.
+
+    Best is the highest sum of the parts of the score, then the newest, then the highest number. Which documents these
+    are is decided in single precision.
+
+    `tfs` (uint16) and `parts` (float64) hold a row for each of `docs` (uint32) and in it, term by term, the frequency
+    and the part of the score in double precision.
+    """
+
+    docs: NDArray[np.uint32]
+    tfs: NDArray[np.uint16]
+    parts: NDArray[np.float64]
+    total: int
+
+
+class Ranker(Protocol):
+    """Ranks; gives the same whatever it is made with."""
+
+    name: str
+
+    def rank(self, question: Question) -> Ranked:
+        """Rank the documents that match, by score, then the newer first, then the later number."""
+        ...
+
+    def warm_up(self) -> None:
+        """Do what takes time once."""
+        ...
+
+
+def choose_ranker(kernel: str = "auto") -> Ranker:
+    """Give the ranker for `JIYI_KERNEL`: `numba`, `numpy`, or with `auto` numba where it is installed.
+
+    Raises `SettingsError` when numba is asked for and not there.
+    """
+    has_numba = importlib.util.find_spec("numba") is not None
+    if kernel == "numba" and not has_numba:
+        raise SettingsError("JIYI_KERNEL is numba, which is not installed here; install it or set JIYI_KERNEL=numpy")
+    if kernel == "numpy" or not has_numba:
+        from jiyi_api.vectorised import NumpyRanker  # noqa: PLC0415 - only one of the two is needed
+
+        return NumpyRanker()
+    from jiyi_api.compiled import NumbaRanker  # noqa: PLC0415 - may not be importable here
+
+    return NumbaRanker()
