@@ -245,7 +245,7 @@ async def assert_many_can_wait(reader, proxy, portal):
 
     async def all_wait():
         for _ in range(3):  # a connection that was just given up may still be seen, but not for long
-            if sum(len(connection.unanswered) for connection in proxy.connections) < POOL:
+            if sum(connection.unanswered for connection in proxy.connections) < POOL:
                 return False
             await anyio.sleep(0.02)
         return True
