@@ -96,6 +96,7 @@ class Service:
         analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
         await anyio.to_thread.run_sync(analyzer.warm_up)
         await anyio.to_thread.run_sync(kernel.warm_up)
+        scripts.load_all()
         self._compiled = True
         database = await self._connected(stack)
         stream = EventStream(database, settings.stream, settings.group)
