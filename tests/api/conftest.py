@@ -26,6 +26,11 @@ from jiyi_workers.pipeline import Pipeline
 JSON = {"Content-Type": "application/json"}
 
 
+def resident_bytes(process):
+    """Memory of a process that is in use."""
+    return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 class Answer(NamedTuple):
     status: int
     headers: http.client.HTTPMessage
