@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 import redis
-from conftest import free_port, start_server, stop_server
+from conftest import FAST, free_port, start_server, stop_server
 
 from jiyi.data_directory import find_running
 
@@ -29,10 +29,8 @@ class Jiyi:
         self.environment |= {
             "JIYI_DATA_DIR": str(folder / "data"),
             "JIYI_API_URL": f"http://127.0.0.1:{port}",
-            "JIYI_CLAIM_IDLE_MS": "400",
-            "JIYI_SWEEP_MS": "100",
-            "JIYI_BLOCK_MS": "200",
         }
+        self.environment |= {f"JIYI_{name.upper()}": str(value) for name, value in FAST.items()}
         self.port = port
 
     def __call__(self, *arguments, status=0, stdin=None, **environment):

@@ -25,10 +25,13 @@ DELIVERIES = 2
 
 @pytest.fixture
 def settings(request, settings):
-    """A worker must have met the limit of time before another takes the entry for abandoned."""
-    claim_idle_ms = getattr(request, "param", 300)
+    """A worker that has met the limit of time must have ended before another takes the entry for abandoned."""
+    document_timeout_ms = getattr(request, "param", 200)
     return msgspec.structs.replace(
-        settings, max_deliveries=DELIVERIES, document_timeout_ms=1_000, claim_idle_ms=claim_idle_ms
+        settings,
+        max_deliveries=DELIVERIES,
+        document_timeout_ms=document_timeout_ms,
+        claim_idle_ms=2 * document_timeout_ms,
     )
 
 
@@ -62,9 +65,9 @@ no_limit_of_memory = pytest.mark.skipif(sys.platform != "linux", reason="only Li
 @pytest.mark.parametrize(
     ("poison", "run", "status", "settings"),
     [
-        (DEADLY, run_poisoned_worker, -signal.SIGKILL, 300),
-        (ENDLESS, run_poisoned_worker, -signal.SIGALRM, 2_000),
-        pytest.param(GREEDY, run_limited_worker, 1, 300, marks=no_limit_of_memory),
+        (DEADLY, run_poisoned_worker, -signal.SIGKILL, 200),
+        (ENDLESS, run_poisoned_worker, -signal.SIGALRM, 1_000),
+        pytest.param(GREEDY, run_limited_worker, 1, 1_000, marks=no_limit_of_memory),
     ],
     indirect=["settings"],
 )
