@@ -4,7 +4,8 @@
 -- Guarantee: sound values stay as they are. What changes anything gives the namespace a new epoch,
 --   "<old>~<revision>" where there is an old one: nothing that was prepared or cached before counts any longer. Where
 --   `docs` or `tokens` are no numbers they begin at 0, and a journal that is no string or too short for a generation
---   is gone: `repair_journal` sets all of them right.
+--   is gone: `repair_journal` sets all of them right. A `forgotten` that is no entry id is gone for good: what it
+--   said is known to nobody, and the next tombstone that is dropped says it anew.
 --
 -- KEYS[1..2]   stats:{ns}, journal:{ns}
 -- ARGV[1..3]   revision, analyzer fingerprint, least `next_doc`
@@ -25,7 +26,7 @@ end
 local stats_type = redis.call('TYPE', stats).ok
 local known = {}
 if stats_type == 'hash' then
-  known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'next_doc')
+  known = redis.call('HMGET', stats, 'epoch', 'analyzer', 'docs', 'tokens', 'next_doc', 'forgotten')
 end
 if known[2] and known[2] ~= '' and known[2] ~= analyzer then
   return -1
@@ -38,7 +39,8 @@ end
 local docs, tokens, next_doc = whole(known[3]), whole(known[4]), whole(known[5])
 local numbered = next_doc and next_doc >= floor and next_doc <= MAX_DOC
 local named = known[1] and known[1] ~= '' and known[2] and known[2] ~= ''
-if named and docs and tokens and numbered and not lost then
+local garbled = known[6] and not string.match(known[6], '^%d+%-%d+$')
+if named and docs and tokens and numbered and not lost and not garbled then
   return 0
 end
 
@@ -49,6 +51,9 @@ if stats_type ~= 'hash' then
 end
 if lost then
   redis.call('DEL', journal)
+end
+if garbled then
+  redis.call('HDEL', stats, 'forgotten')
 end
 redis.call('HSET', stats, 'epoch', epoch, 'analyzer', analyzer, 'docs', docs and known[3] or '0',
   'tokens', tokens and known[4] or '0', 'next_doc', numbered and known[5] or ARGV[3])

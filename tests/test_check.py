@@ -341,7 +341,7 @@ async def test_unreadable_tags(built):
     assert Kind.MEMORY in await kinds(built)
 
 
-@pytest.mark.parametrize(("field", "value"), [("docs", 7), ("tokens", 7), ("next_doc", 7)])
+@pytest.mark.parametrize(("field", "value"), [("docs", 7), ("tokens", 7), ("next_doc", 7), ("forgotten", "x")])
 async def test_a_wrong_counter(built, field, value):
     await built.hset(keys.stats_key("n"), field, value)
     assert await kinds(built) == {Kind.STATS}

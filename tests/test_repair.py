@@ -346,6 +346,11 @@ async def counter_lost(db):
 
 
 @damage(Kind.STATS)
+async def forgotten_version_garbled(db):
+    await db.hset(keys.stats_key("n"), "forgotten", "x")
+
+
+@damage(Kind.STATS)
 async def counters_lost(db):
     await db.delete(keys.stats_key("n"))
 

@@ -50,7 +50,7 @@ ADVICE = {
     Kind.MEMORY: f"The memory and the index disagree about what is stored. {_MEND}",
     Kind.NAMESPACE: f"Housekeeping does not visit this namespace. {_MEND}",
     Kind.POSTING: f"Queries for this term miss a memory, find a wrong one, or score it wrongly. {_MEND}",
-    Kind.STATS: f"All scores of the namespace are off. {_MEND}",
+    Kind.STATS: f"All scores of the namespace are off, or none of its events is applied. {_MEND}",
     Kind.STRAY_KEY: "jiyi does not use this key. Find out which program wrote it, and give that one another prefix.",
     Kind.TERM: f"Queries for this term do not find its memories. {_MEND}",
     Kind.TOMBSTONE: f"The delete may be forgotten too early, or never. {_MEND}",
