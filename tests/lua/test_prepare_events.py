@@ -299,7 +299,9 @@ async def test_a_forgotten_version_that_is_no_entry_id_stops_the_call(database, 
     await apply(database, NS, write("m0", "5-0", "x"))
     await database.hset(STATS, "forgotten", forgotten)
     for ids in (["m0"], ["other"]):
-        await refused(database, NS, lambda ids=ids: prepare(database, ("6-0", "h"), ids=ids), "CORRUPT .* run: jiyi check")
+        await refused(
+            database, NS, lambda ids=ids: prepare(database, ("6-0", "h"), ids=ids), "CORRUPT .* run: jiyi check"
+        )
     assert (await prepare(database, ("6-0", "h"), analyzer="another"))[1] == ANALYZER.encode()
 
 
