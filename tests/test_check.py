@@ -588,9 +588,27 @@ async def test_a_name_that_is_none(built, version, name):
     assert await kinds(built) == {Kind.DEAD_LETTER}
 
 
-async def test_a_letter_without_a_version(built):
-    await built.xadd(keys.dead_key("n"), {"code": "x"})
-    assert await kinds(built) == {Kind.DEAD_LETTER}
+@pytest.mark.parametrize("fields", [{"x": "y"}, {"entry": "5000-0"}, {"entry": "5000-0", "code": "bad", "fields": "x"}])
+async def test_what_no_worker_has_filed_is_named(built, fields):
+    await file(built, "5000-0")
+    letter = await built.xadd(keys.dead_key("n"), fields)
+    report = await check_namespace(built, "n", stream=STREAM)
+    assert report.counts == {Kind.STRAY_LETTER: 1}
+    assert report.problems[0].where == f"dead:{{n}} {letter.decode()}"
+    await dead_letters.drop(built, await dead_letters.find(built, "n", letter.decode()))
+    assert (await check_namespace(built, "n", stream=STREAM)).ok
+
+
+async def test_what_no_worker_has_filed_and_is_gone_before_it_is_judged_is_no_problem(built):
+    letter = await built.xadd(keys.dead_key("n"), {"x": "y"})
+
+    async def go(command, run):
+        answer = await run(*command)
+        if command[1] == keys.dead_key("n"):
+            await built.xdel(keys.dead_key("n"), letter)
+        return answer
+
+    assert (await check_namespace(Altered(built, "XRANGE", go), "n", stream=STREAM)).problems == []
 
 
 @pytest.mark.parametrize("name", [keys.letters_key, keys.dead_key])

@@ -273,6 +273,23 @@ def test_dead_letters_are_shown_up_to_a_limit_and_dealt_with_for_programs(jiyi):
     assert json.loads(jiyi("dead", "replay", "--all", "--ns", "programs", "--json")) == []
 
 
+def test_what_no_worker_has_filed_is_listed_shown_and_dropped(jiyi):
+    client = redis.Redis.from_url(find_running(jiyi.folder / "data"))
+    client.xadd("stream:memory:write", {"event": "write", "id": "m", "ns": "foreign"})
+    wait_for_letters(client, "foreign", 1)
+    letter = client.xadd("dead:{foreign}", {"x": "secret"}).decode()
+    assert letter in jiyi("dead", "list", "--ns", "foreign")
+    assert json.loads(jiyi("dead", "list", "--ns", "foreign", "--json"))[1]["code"] == "foreign"
+    assert json.loads(jiyi("dead", "show", letter, "--ns", "foreign"))["fields"][0]["value"] == "secret"
+    assert "was not filed by jiyi" in jiyi("dead", "replay", letter, "--ns", "foreign", status=1)
+    assert f"dead:{{foreign}} {letter}" in jiyi("check", "--ns", "foreign", status=1)
+    assert "1 replayed" in jiyi("dead", "replay", "--all", "--ns", "foreign")
+    wait_for_letters(client, "foreign", 2)
+    assert json.loads(jiyi("dead", "drop", letter, "--ns", "foreign", "--json"))[0]["id"] is None
+    jiyi("check", "--ns", "foreign")
+    jiyi("dead", "drop", "--all", "--ns", "foreign")
+
+
 def test_a_wrong_letter_id_gives_one_clear_line(jiyi):
     wrong = "letter: must be the id of a dead letter, like 1764470000000-0"
     absent = "there is no dead letter 1-1 in namespace default; see: jiyi dead list"

@@ -541,6 +541,12 @@ async def letters_and_their_names(db):
     await db.hset(keys.letters_key("n"), mapping=names)
 
 
+@damage(Kind.STRAY_LETTER, left=[Kind.STRAY_LETTER])
+async def letters_of_somebody_else(db):
+    await db.xadd(keys.dead_key("n"), {"event": "write", "id": "m20", "content": "x"})
+    await db.xadd(keys.dead_key("n"), {"entry": "5000-0", "code": "bad"})
+
+
 @damage(Kind.FENCE, left=[Kind.FENCE])
 async def fence_of_a_document(db):
     await db.hset(memory("m20"), "entry", "soon")
