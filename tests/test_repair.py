@@ -965,13 +965,14 @@ async def test_what_cannot_be_mended_keeps_every_byte(built):
     plants = [DAMAGE[name][0] for name in DAMAGE if DAMAGE[name][2]]
     for plant in plants:
         await plant(built)
-    left = [memory("stranger"), memory("other"), memory("m22"), memory("m4"), "foreign:{n}", "{n}", "terms:{n}:64"]
+    left = [memory("stranger"), memory("other"), memory("m22"), memory("m4"), keys.dead_key("n")]
+    left += ["foreign:{n}", "{n}", "terms:{n}:64"]
     before = await dumps(built)
     await built.delete(keys.journal_key("n"), keys.ids_key("n", 0))
     await built.hset(memory("m21"), mapping={"terms": b"\xc1", "content": b"\xff\xfe"})
     done = await repair_namespace(built, "n", WORDS)
     assert not done.ok
-    assert set(done.unrepaired) == {Kind.FENCE, Kind.MEMORY, Kind.STRAY_KEY}
+    assert set(done.unrepaired) == {Kind.FENCE, Kind.MEMORY, Kind.STRAY_KEY, Kind.STRAY_LETTER}
     after = await dumps(built)
     assert {key: after[key.encode()] for key in left} == {key: before[key.encode()] for key in left}
     for problem in done.report.problems:
