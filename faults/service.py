@@ -86,7 +86,7 @@ async def running(
     settings = Settings(
         redis_url=f"redis://127.0.0.1:{port}", data_dir=folder, max_backlog=2_000,
         claim_idle_ms=1_000, sweep_ms=300, block_ms=400,
-        document_timeout_ms=2_000, drain_ms=3_000, redis_timeout_ms=2_000, confirm_ms=1_000, max_wait_ms=3_000,
+        document_timeout_ms=800, drain_ms=3_000, redis_timeout_ms=2_000, confirm_ms=1_000, max_wait_ms=3_000,
         max_content_bytes=65_536, batch=32,
     )  # fmt: skip
     server = ChaosServer(folder, logs / "server.log", port, settings.stream)

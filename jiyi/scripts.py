@@ -70,10 +70,18 @@ def folder() -> Traversable:
 
 
 @cache
+def load_all() -> Mapping[str, Script]:
+    """Read all scripts at once, by name: a process that has no file descriptor left must not have to open a file."""
+    sources = {file.name: file.read_text(encoding="utf-8") for file in folder().iterdir() if file.name.endswith(".lua")}
+    return {
+        name.removesuffix(".lua"): Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+        for name, source in sources.items()
+    }
+
+
 def load(name: str) -> Script:
-    """Read a script by its name."""
-    source = (folder() / f"{name}.lua").read_text(encoding="utf-8")
-    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+    """Give a script by its name."""
+    return load_all()[name]
 
 
 @cache

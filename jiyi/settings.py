@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     han_bigrams: bool = False  # also index every pair of adjacent Han characters
     batch: int = 64  # entries that a worker reads from the stream at once
     block_ms: int = 2000  # how long a worker waits for new entries before it looks around
-    claim_idle_ms: int = 30_000  # an entry pending for this long is taken over by another worker
+    claim_idle_ms: int = 30_000  # an entry pending for this long is taken over; more than document_timeout_ms
     sweep_ms: int = 5_000  # how often workers look for such entries and trim what is done
     max_deliveries: int = 5  # an entry delivered more often goes to the dead letters
     document_timeout_ms: int = 10_000  # a worker that analyses one memory for longer ends itself and starts anew
@@ -107,6 +107,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(
                 f"{PREFIX}CONFIRM_MS is {self.confirm_ms}; it must be below {PREFIX}REDIS_TIMEOUT_MS "
                 f"({self.redis_timeout_ms}), or the connection gives up before the server has answered"
+            )
+        if self.claim_idle_ms <= self.document_timeout_ms:
+            raise SettingsError(
+                f"{PREFIX}CLAIM_IDLE_MS is {self.claim_idle_ms}; it must be above {PREFIX}DOCUMENT_TIMEOUT_MS "
+                f"({self.document_timeout_ms}), or a memory is taken over, and counted as failed, while it is analysed"
             )
         if "}" in self.stream and not re.match(r"[^{]*\{[^}]+\}", self.stream):
             raise SettingsError(

@@ -25,6 +25,9 @@ end
 redis.call('ZCARD', tombstones)
 local known = redis.call('HMGET', stats, 'epoch', 'forgotten')
 local first_kept, forgotten = padded(floor), known[2]
+if forgotten and not string.match(forgotten, '^%d+%-%d+$') then
+  return redis.error_reply('CORRUPT the newest forgotten version of the namespace is no entry id; run: jiyi check')
+end
 local stale, old = {}, {}
 for i = 3, #KEYS do
   local stored = redis.call('HMGET', KEYS[i], 'entry', 'deleted_at')

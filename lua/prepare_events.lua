@@ -47,9 +47,12 @@ end
 if epoch and known[2] ~= analyzer then
   return { epoch, known[2] }
 end
+local forgotten = known[4] and padded(known[4])
+if known[4] and not forgotten then
+  return redis.error_reply('CORRUPT the newest forgotten version of the namespace is no entry id; run: jiyi check')
+end
 
 redis.call('ZCARD', reservations)
-local forgotten = known[4] and padded(known[4])
 local states, needed = {}, 0
 for i = 3, #KEYS do
   local version, version_hash = ARGV[2 * i - 1], ARGV[2 * i]

@@ -25,6 +25,10 @@ from jiyi.settings import Settings
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 
 
+FAST = {"claim_idle_ms": 400, "document_timeout_ms": 350, "sweep_ms": 100, "block_ms": 200}
+"""Settings of workers that take over soon what another one held; no text of a test takes long to analyse."""
+
+
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
@@ -139,7 +143,7 @@ def _knows_all(node):
 @pytest.fixture
 def settings(redis_url, tmp_path):
     """Settings of a fast pipeline on the test server."""
-    return Settings(redis_url=redis_url, data_dir=tmp_path / "data", claim_idle_ms=400, sweep_ms=100, block_ms=200)
+    return Settings(redis_url=redis_url, data_dir=tmp_path / "data", **FAST)
 
 
 @pytest.fixture

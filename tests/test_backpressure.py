@@ -11,9 +11,10 @@ import anyio
 import anyio.to_thread
 import msgspec
 import pytest
+from api.conftest import running_reader
 from conftest import free_port, running, wait_until
 
-from jiyi import Client, SyncClient
+from jiyi import Client, SyncClient, dead_letters, keys, scripts
 from jiyi.backlog import LOOK_S, Backlog
 from jiyi.errors import BacklogFullError, UnavailableError
 from jiyi.producer import Producer
@@ -132,6 +133,80 @@ async def test_ingest_waits_for_the_workers(database, tight, tmp_path):
         )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["accepted"] == 12_000
+
+
+async def file(database, count):
+    """File so many dead letters, whose events can be applied when they are replayed."""
+    for i in range(count):
+        memory_id = f"dead{i}"
+        await scripts.dead_letter(
+            database, "default", memory_id, version=f"{i + 1}-0", code="bad", reason="r", now_ms=1, deliveries=1,
+            fields=[(b"event", b"write"), (b"id", memory_id.encode()), (b"content", b"x")],
+        )  # fmt: skip
+    await database.sadd(keys.NAMESPACES, "default")
+    return [letter async for letter in dead_letters.letters(database, "default")]
+
+
+async def test_a_replay_beyond_the_limit_is_refused_and_its_letter_stays_as_it_is(full, tight):
+    (letter,) = await file(full, 1)
+    with pytest.raises(BacklogFullError, match="Nothing was written"):
+        await dead_letters.Replays(full, tight.stream, LIMIT).replay(letter)
+    assert await full.xlen(tight.stream) == LIMIT
+    assert await full.hgetall(keys.letters_key("default")) == {letter.entry.encode(): letter.letter.encode()}
+    assert await dead_letters.Replays(full, tight.stream, LIMIT + 1).replay(letter)
+    assert await full.xlen(keys.dead_key("default")) == 0
+
+
+async def test_many_replays_count_themselves(database, tight):
+    replays = dead_letters.Replays(database, tight.stream, LIMIT)
+    letters = await file(database, LIMIT + 5)
+    for letter in letters[:LIMIT]:
+        assert await replays.replay(letter)
+    with pytest.raises(BacklogFullError):
+        await replays.replay(letters[LIMIT])
+    assert await database.xlen(tight.stream) == LIMIT
+
+
+async def test_replays_over_http_are_429_while_there_is_no_room(database, tight, tmp_path):
+    letters = await file(database, LIMIT + 10)
+    with running_reader(tight, tmp_path / "log") as reader, SyncClient(f"http://127.0.0.1:{reader.port}") as client:
+        step = reader.request("POST", "/dead/replay")
+        assert (step.status, step.body["count"], step.body["more"]) == (202, LIMIT, True)
+        assert step.body["until"] == letters[-1].letter
+        for target in ("/dead/replay", f"/dead/{letters[-1].letter}/replay"):
+            refused = reader.request("POST", target)
+            assert refused.error[:2] == (429, "backlog_full")
+            assert int(refused.headers["Retry-After"]) >= 1
+        for call in (client.replay_all, lambda: client.replay(letters[-1].letter)):
+            with pytest.raises(BacklogFullError, match="JIYI_MAX_BACKLOG"):
+                await anyio.to_thread.run_sync(call)
+        assert await database.xlen(tight.stream) == LIMIT
+        assert await database.xlen(keys.dead_key("default")) == 10
+        await database.xtrim(tight.stream, maxlen=0)
+        assert await anyio.to_thread.run_sync(client.replay_all) == 10
+        assert reader.request("DELETE", "/dead?all=true").status == 200, "who drops needs no room"
+        assert not reader.failures()
+
+
+async def test_the_command_line_waits_with_its_replays_for_the_workers(full, tight, tmp_path):
+    await file(full, LIMIT + 10)
+    command = [sys.executable, "-m", "jiyi", "dead", "replay", "--all", "--json"]
+    told = tmp_path / "told"
+    with told.open("wb") as out:
+        process = await anyio.open_process(command, env={**os.environ, **tight.to_environment()}, stderr=out)
+    async with process:
+
+        async def waits():
+            return "waiting" in told.read_text()
+
+        await wait_until(waits, "it says that it waits", timeout_s=60)
+        assert process.returncode is None
+        assert await full.xlen(tight.stream) == LIMIT
+        with running("jiyi_workers", tight):
+            printed = b"".join([piece async for piece in process.stdout])
+            assert await process.wait() == 0
+    assert len(json.loads(printed)) == LIMIT + 10
+    assert told.read_text().count("waiting") <= 3
 
 
 def test_without_a_limit_nobody_looks():

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 import redis
-from conftest import free_port, start_server, stop_server
+from conftest import FAST, free_port, start_server, stop_server
 
 from jiyi.data_directory import find_running
 
@@ -29,10 +29,8 @@ class Jiyi:
         self.environment |= {
             "JIYI_DATA_DIR": str(folder / "data"),
             "JIYI_API_URL": f"http://127.0.0.1:{port}",
-            "JIYI_CLAIM_IDLE_MS": "400",
-            "JIYI_SWEEP_MS": "100",
-            "JIYI_BLOCK_MS": "200",
         }
+        self.environment |= {f"JIYI_{name.upper()}": str(value) for name, value in FAST.items()}
         self.port = port
 
     def __call__(self, *arguments, status=0, stdin=None, **environment):
@@ -273,6 +271,23 @@ def test_dead_letters_are_shown_up_to_a_limit_and_dealt_with_for_programs(jiyi):
     wait_for_letters(client, "programs", 3, *letters[:2])
     assert len(json.loads(jiyi("dead", "drop", "--all", "--ns", "programs", "--json"))) == 3
     assert json.loads(jiyi("dead", "replay", "--all", "--ns", "programs", "--json")) == []
+
+
+def test_what_no_worker_has_filed_is_listed_shown_and_dropped(jiyi):
+    client = redis.Redis.from_url(find_running(jiyi.folder / "data"))
+    client.xadd("stream:memory:write", {"event": "write", "id": "m", "ns": "foreign"})
+    wait_for_letters(client, "foreign", 1)
+    letter = client.xadd("dead:{foreign}", {"x": "secret"}).decode()
+    assert letter in jiyi("dead", "list", "--ns", "foreign")
+    assert json.loads(jiyi("dead", "list", "--ns", "foreign", "--json"))[1]["code"] == "foreign"
+    assert json.loads(jiyi("dead", "show", letter, "--ns", "foreign"))["fields"][0]["value"] == "secret"
+    assert "was not filed by jiyi" in jiyi("dead", "replay", letter, "--ns", "foreign", status=1)
+    assert f"dead:{{foreign}} {letter}" in jiyi("check", "--ns", "foreign", status=1)
+    assert "1 replayed" in jiyi("dead", "replay", "--all", "--ns", "foreign")
+    wait_for_letters(client, "foreign", 2)
+    assert json.loads(jiyi("dead", "drop", letter, "--ns", "foreign", "--json"))[0]["id"] is None
+    jiyi("check", "--ns", "foreign")
+    jiyi("dead", "drop", "--all", "--ns", "foreign")
 
 
 def test_a_wrong_letter_id_gives_one_clear_line(jiyi):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 import redis
-from conftest import free_port, running, start_server, stop_server, wait_until
+from conftest import FAST, free_port, running, start_server, stop_server, wait_until
 
 from jiyi import keys
 from jiyi.check import check
@@ -29,9 +29,7 @@ def own(tmp_path):
     with redis.Redis(port=port, protocol=2) as client:
         yield (
             client,
-            Settings(
-                redis_url=f"redis://127.0.0.1:{port}", data_dir=tmp_path, sweep_ms=100, block_ms=200, claim_idle_ms=400
-            ),
+            Settings(redis_url=f"redis://127.0.0.1:{port}", data_dir=tmp_path, **FAST),
         )
     stop_server(process)
 

@@ -47,6 +47,20 @@ def test_a_wrong_value_names_its_variable_and_what_is_right(name, value, told):
     assert name in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("idle_ms", "timeout_ms"), [("10000", None), ("5000", None), (None, "30000"), ("7", "8"), ("1", "1")]
+)
+def test_no_entry_may_be_taken_over_while_its_memory_is_analysed(idle_ms, timeout_ms):
+    given = {"JIYI_CLAIM_IDLE_MS": idle_ms, "JIYI_DOCUMENT_TIMEOUT_MS": timeout_ms}
+    with pytest.raises(SettingsError, match=r"JIYI_CLAIM_IDLE_MS is \d+; .* above JIYI_DOCUMENT_TIMEOUT_MS \(\d+\)"):
+        Settings.from_environment({name: value for name, value in given.items() if value is not None})
+
+
+def test_an_entry_may_be_taken_over_right_after_the_analysis_of_its_memory_is_given_up():
+    Settings.from_environment({"JIYI_CLAIM_IDLE_MS": "10001"})
+    Settings.from_environment({"JIYI_CLAIM_IDLE_MS": "300", "JIYI_DOCUMENT_TIMEOUT_MS": "299"})
+
+
 def test_the_command_line_wins():
     assert Settings.from_environment({"JIYI_API_PORT": "9000"}, api_port=9001).api_port == 9001
     assert Settings.from_environment({"JIYI_API_PORT": "9000"}, api_port=None).api_port == 9000

@@ -11,6 +11,7 @@ from jiyi.errors import JiyiError
 from jiyi.logs import configure
 from jiyi.settings import Settings
 from jiyi_api.app import create_app
+from jiyi_api.descriptors import most_clients
 from jiyi_api.receipt import receipt_within
 
 EX_CONFIG = 78
@@ -33,7 +34,7 @@ def main() -> int:
         host=settings.api_host,
         port=settings.api_port,
         loop="uvloop",
-        http=receipt_within(settings.receive_timeout_ms),
+        http=receipt_within(settings.receive_timeout_ms, most_clients()),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -13,7 +13,7 @@ from litestar.params import Parameter
 
 from jiyi import dead_letters
 from jiyi.dead_letters import DeadLetter
-from jiyi.errors import InvalidQueryError
+from jiyi.errors import BacklogFullError, InvalidQueryError
 from jiyi.events import parse_letter
 from jiyi.letter_views import LetterFacts, LetterView
 from jiyi.memories import DEFAULT_NAMESPACE, parse_namespace
@@ -105,7 +105,7 @@ async def get_dead_letter(service: Service, letter: LetterId, ns: Namespace = DE
     status_code=202,
     summary="Replay a dead letter",
     before_request=refuse_body,
-    responses=documented(400, 404, 503),
+    responses=documented(400, 404, 429, 503),
 )
 async def replay_dead_letter(service: Service, letter: LetterId, ns: Namespace = DEFAULT_NAMESPACE) -> ReplayedLetter:
     """Put the event on the stream again under its original version, so that it cannot undo what was written later.
@@ -114,7 +114,7 @@ async def replay_dead_letter(service: Service, letter: LetterId, ns: Namespace =
     """
     parts = service.parts
     found = await _found(parts, ns, letter)
-    entry = await dead_letters.replay(parts.database, parts.stream.name, found)
+    entry = await parts.replays.replay(found)
     if entry is None:  # somebody else was faster
         raise NotFoundException(_ABSENT)
     return ReplayedLetter(found.letter, ns, found.id, entry)
@@ -125,16 +125,19 @@ async def replay_dead_letter(service: Service, letter: LetterId, ns: Namespace =
     status_code=202,
     summary="Replay all dead letters of a namespace, step by step",
     before_request=refuse_body,
-    responses=documented(400, 503),
+    responses=documented(400, 429, 503),
 )
 async def replay_dead_letters(
     service: Service, ns: Namespace = DEFAULT_NAMESPACE, limit: StepLimit = MAX_LETTERS, until: Until = None
 ) -> LetterStep:
-    """Replay the oldest letters. While `more`, ask again with the same `until`: what fails again comes after it."""
+    """Replay the oldest letters. While `more`, ask again with the same `until`: what fails again comes after it.
+
+    What no worker has filed (`foreign`) stays. A step ends early where the stream has no room for more.
+    """
     parts = service.parts
 
-    async def replay(letter: DeadLetter) -> bool:
-        return bool(await dead_letters.replay(parts.database, parts.stream.name, letter))
+    async def replay(letter: DeadLetter) -> bool | None:
+        return None if letter.is_foreign else bool(await parts.replays.replay(letter))
 
     return await _step(parts, ns, limit, until, replay)
 
@@ -188,9 +191,9 @@ async def _found(parts: Parts, ns: str, letter: str) -> DeadLetter:
 
 
 async def _step(
-    parts: Parts, ns: str, limit: int, until: str | None, act: Callable[[DeadLetter], Awaitable[bool]]
+    parts: Parts, ns: str, limit: int, until: str | None, act: Callable[[DeadLetter], Awaitable[bool | None]]
 ) -> LetterStep:
-    """Do something with the oldest letters up to `until`, at most `limit` of them."""
+    """Do something with the oldest letters up to `until`, at most `limit` of them; None says that one was passed by."""
     parse_namespace(ns)
     _check(limit)
     last = await dead_letters.newest(parts.database, ns) if until is None else parse_letter(until, "until")
@@ -203,8 +206,16 @@ async def _step(
             if seen == limit:
                 step.more = True
                 break
-            seen += 1
-            step.count += await act(letter)
+            try:
+                done = await act(letter)
+            except BacklogFullError:
+                if not step.count:
+                    raise
+                step.more = True
+                break
+            if done is not None:
+                seen += 1
+                step.count += done
     return step
 
 

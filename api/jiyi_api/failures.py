@@ -33,6 +33,7 @@ _MEANINGS = {
     404: "There is no such memory, or dead letter, in this namespace",
     429: "Too many events wait for the workers; Retry-After says when to write again",
     413: "The body, or a part of it, is larger than is accepted",
+    415: "The body is compressed; send it as it is",
     503: "Redis cannot be asked now, or not this index; Retry-After says when to ask again",
 }
 _REFUSALS = {AnalyzerMismatchError: "analyzer_mismatch", CorruptIndexError: "corrupt_index"}

@@ -290,7 +290,8 @@ def accumulate(  # noqa: PLR0913
         at += 1
         # Looked at where it may tell something, and can save more than it costs.
         if prunes and reach > left * SLACK and unread > 3 * count and count >= best.size:
-            reach = threshold = _threshold(documents, count, scores, best)
+            threshold = _threshold(documents, count, scores, best)
+            reach = float(threshold)
             if threshold > left * SLACK:
                 open_ = _still_open(documents, count, scores, threshold, left)
                 if open_ * _steps(table, at, terms) < unread:
@@ -333,7 +334,7 @@ def _threshold(documents: U32, count: int, scores: F32, best: F32) -> np.float32
                 best[at] = best[child]
                 at = child
             best[at] = score
-    return best[0]
+    return best[0]  # type: ignore[no-any-return]
 
 
 @njit(cache=True, nogil=True)

@@ -16,7 +16,7 @@ from jiyi.events import parse_entry
 from jiyi.memories import DEFAULT_NAMESPACE, parse_id, parse_namespace
 from jiyi_api.damage import reading
 from jiyi_api.failures import documented
-from jiyi_api.parameters import MemoryId, Namespace, memory_id_of, refuse_unknown
+from jiyi_api.parameters import MemoryId, Namespace, memory_id_of, refuse_encoded, refuse_unknown
 from jiyi_api.readiness import Readiness
 from jiyi_api.service import Service
 from jiyi_api.stored import StoredMemory, fetch_documents
@@ -77,8 +77,8 @@ class ReadinessList(msgspec.Struct, rename="camel"):
     "/memory/write",
     status_code=202,
     summary="Write one memory or many",
-    before_request=refuse_unknown,
-    responses=documented(400, 413, 429, 503),
+    before_request=refuse_encoded,
+    responses=documented(400, 413, 415, 429, 503),
 )
 async def write_memories(data: WriteBody, service: Service) -> AcceptedMemory | AcceptedMemories:
     """Accept whole memories: a write replaces the memory of that id. All are checked before any is accepted."""

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote_to_bytes
 
-from litestar.exceptions import NotFoundException
+from litestar.exceptions import HTTPException, NotFoundException
 from litestar.params import Parameter, ParameterKwarg
 
 from jiyi.errors import InvalidEventError, InvalidQueryError
@@ -39,6 +39,21 @@ def refuse_unknown(request: Request[Any, Any, Any]) -> None:
             raise InvalidQueryError(shown, f"is no parameter here; known are {', '.join(sorted(known)) or 'none'}")
         if len(values) > 1 and not known[name]:
             raise InvalidQueryError(name, f"is given {len(values)} times; give it once")
+
+
+def refuse_encoded(request: Request[Any, Any, Any]) -> None:
+    """Raise 415 for a body that is compressed, before it is read, and `InvalidQueryError` as `refuse_unknown`.
+
+    Nothing here unpacks it: a small body could become a huge one.
+    """
+    refuse_unknown(request)
+    codings = request.headers.getall("content-encoding", [])
+    if any(coding.strip().lower() not in {"", "identity"} for coding in codings):
+        raise HTTPException(
+            "Content-Encoding: bodies are read as they come; send JSON without compression",
+            status_code=415,
+            headers={"Accept-Encoding": "identity"},
+        )
 
 
 async def refuse_body(request: Request[Any, Any, Any]) -> None:

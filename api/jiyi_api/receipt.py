@@ -1,19 +1,25 @@
-"""Receipt of requests within a time and a size: who sends a byte now and then must not hold a connection for ever."""
+"""Receipt of requests within a time, a size and a number of clients: nobody can hold a connection for ever, or all."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport
+
+    from litestar.types import Receive, Scope, Send
 
 MAX_HEAD_BYTES = 65_536
 """Request line and headers; the longest question and a hundred ids of the longest kind fit in."""
 _GRACE_S = 0.25
 _LATE = b"408 Request Timeout"
 _LARGE = b"431 Request Header Fields Too Large"
+_TOO_MANY = msgspec.json.encode(
+    {"error": {"code": "unavailable", "message": "the reader has too many connections; close some, or come again"}}
+)
 
 
 class Receipt(HttpToolsProtocol):
@@ -21,16 +27,26 @@ class Receipt(HttpToolsProtocol):
 
     The time begins when the connection is made and with the first byte of each later request. A connection that is
     late, or whose head is too large, gets 408 or 431 (unless its answer has begun) and is closed.
+
+    A client beyond `most_clients` gets 503 for its first request and is closed. When a quarter as many again are there,
+    which ask nothing, a further one is closed at once.
     """
 
     deadline_s = 30.0
+    most_clients = 10_000
     _timer: TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as the base class has it
-        """Start the time of the first request."""
+        """Start the time of the first request, unless there are too many clients."""
         super().connection_made(transport)
+        clients = len(self.connections)
+        if clients > self.most_clients * 5 // 4:
+            transport.close()
+            return
+        if clients > self.most_clients:
+            self.app = _too_many
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -85,6 +101,14 @@ class Receipt(HttpToolsProtocol):
         self.transport.close()
 
 
-def receipt_within(deadline_ms: int) -> type[Receipt]:
-    """Give the protocol class with another deadline; uvicorn makes the instances."""
-    return type("Receipt", (Receipt,), {"deadline_s": deadline_ms / 1000})
+async def _too_many(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer 503 in the shape of all failures, and end the connection."""
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1"), (b"connection", b"close")]
+    headers.append((b"content-length", b"%d" % len(_TOO_MANY)))
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": _TOO_MANY, "more_body": False})
+
+
+def receipt_within(deadline_ms: int, most_clients: int) -> type[Receipt]:
+    """Give the protocol class with other limits; uvicorn makes the instances."""
+    return type("Receipt", (Receipt,), {"deadline_s": deadline_ms / 1000, "most_clients": most_clients})

@@ -12,7 +12,7 @@ from jiyi.errors import InvalidQueryError, JiyiError
 from jiyi.memories import DEFAULT_NAMESPACE
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
 from jiyi_api.failures import documented
-from jiyi_api.parameters import Namespace, refuse_unknown
+from jiyi_api.parameters import Namespace, refuse_encoded, refuse_unknown
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import SearchResult
 from jiyi_api.service import Service
@@ -40,8 +40,8 @@ async def _search(request: SearchRequest, service: Service) -> SearchResult:
     "/memory/search",
     status_code=200,
     summary="Search memories (JSON)",
-    before_request=refuse_unknown,
-    responses=documented(400, 503),
+    before_request=refuse_encoded,
+    responses=documented(400, 413, 415, 503),
 )
 async def search_by_body(data: SearchRequest, service: Service) -> SearchResult:
     """Find the memories of a namespace that answer a question best, each with the terms that it matched."""

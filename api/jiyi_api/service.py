@@ -15,6 +15,7 @@ from jiyi import metrics, scripts
 from jiyi.analysis import Analyzer
 from jiyi.conditions import check_server, server_conditions
 from jiyi.connections import connect
+from jiyi.dead_letters import Replays
 from jiyi.errors import JiyiError, UnavailableError
 from jiyi.logs import get_logger
 from jiyi.memories import DEFAULT_NAMESPACE
@@ -45,6 +46,7 @@ class Parts(msgspec.Struct, frozen=True):
     database: Database
     stream: EventStream
     producer: Producer
+    replays: Replays
     snapshots: SnapshotReader
     searcher: Searcher
     readiness: ReadinessReader
@@ -97,16 +99,18 @@ class Service:
         await anyio.to_thread.run_sync(analyzer.warm_up)
         ranker = choose_ranker(settings.kernel)
         await anyio.to_thread.run_sync(ranker.warm_up)
+        scripts.load_all()
         self._compiled = True
         database = await self._connected(stack)
         stream = EventStream(database, settings.stream, settings.group)
         producer = await stack.enter_async_context(Producer(settings=settings))
+        replays = Replays(database, settings.stream, settings.max_backlog)
         readiness = ReadinessReader(database, stream, settings.max_content_bytes)
         snapshots = SnapshotReader(
             database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
         )
         searcher = Searcher(database, analyzer, snapshots, ranker, document_bytes=settings.document_cache_bytes)
-        self._parts = Parts(database, stream, producer, snapshots, searcher, readiness)
+        self._parts = Parts(database, stream, producer, replays, snapshots, searcher, readiness)
         log.info("reader_started", analyzer=analyzer.fingerprint)
         await readiness.wakeups.run()
 

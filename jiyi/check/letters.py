@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 from jiyi import keys
 from jiyi.check.documents import is_entry
 from jiyi.check.report import Kind
+from jiyi.dead_letters import decode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,6 +45,7 @@ class Letters:
         self._stream = stream
         self._dead = keys.dead_key(source.ns)
         self._letters = keys.letters_key(source.ns)
+        self._foreign: list[bytes] = []  # entries among the letters that nobody of us has filed
 
     async def check(self) -> None:
         """Report what does not fit."""
@@ -51,6 +53,10 @@ class Letters:
             async for misfit in self.misfits():
                 version = misfit.version.decode() if is_entry(misfit.version) else self._source.shown(misfit.version)
                 self._source.report.add(Kind.DEAD_LETTER, f"{self._letters} {version}", misfit.expected, misfit.found)
+            for letter in self._foreign:
+                if await self._is_kept(letter):
+                    where = f"{self._dead} {letter.decode()}"
+                    self._source.report.add(Kind.STRAY_LETTER, where, "a dead letter", "fields that are none")
         except ResponseError as error:
             where = f"{self._dead} or {self._letters}"
             self._source.report.add(
@@ -61,10 +67,9 @@ class Letters:
         """Give all that does not fit, each proven. Names of replays are judged only when the stream is known."""
         names = await self._names()
         kept: set[bytes] = set()
-        async for letter, flat in self._source.entries(self._dead):
+        async for letter, version in self._versions():
             kept.add(letter)
-            version = dict(zip(flat[::2], flat[1::2], strict=True)).get(b"entry", b"")
-            if names.get(version, b"") not in (letter, _REPLAYED + letter):
+            if version and names.get(version, b"") not in (letter, _REPLAYED + letter):
                 name = await self._name(version)
                 if name not in (letter, _REPLAYED + letter) and await self._is_kept(letter):
                     yield _unnamed(version, name, letter)
@@ -81,6 +86,15 @@ class Letters:
                     under_way[version] = name
         async for misfit in self._lost(under_way):
             yield misfit
+
+    async def _versions(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Give all letters, each with the version of its event; b"" for a foreign one."""
+        self._foreign = []
+        async for letter, flat in self._source.entries(self._dead):
+            found = decode(self._source.ns, letter.decode(), flat)
+            if found.is_foreign:
+                self._foreign.append(letter)
+            yield letter, found.entry.encode()
 
     async def _lost(self, under_way: dict[bytes, bytes]) -> AsyncIterator[Misfit]:
         """Judge names of replays whose letter is gone: it was removed after the event was appended.
@@ -117,8 +131,6 @@ class Letters:
 
 
 def _unnamed(version: bytes, name: bytes, letter: bytes) -> Misfit:
-    """Give the misfit of a letter that its version does not name. One without a version can have no name."""
-    if not is_entry(version):
-        return Misfit(version, name, b"", b"", "the version of a dead event", "none")
+    """Give the misfit of a letter that its version does not name."""
     found = "another letter" if name else "none"
     return Misfit(version, name, name.removeprefix(_REPLAYED), letter, "the name of a dead letter", found)

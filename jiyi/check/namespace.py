@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jiyi import keys
-from jiyi.check.documents import Documents
+from jiyi.check.documents import Documents, is_entry
 from jiyi.check.key_scan import StrayKeys
 from jiyi.check.known_keys import KnownKeys
 from jiyi.check.letters import Letters
@@ -122,6 +122,9 @@ class NamespaceCheck:
                 report.add(Kind.STATS, f"{key} {name}", f"{expected}, as the journal says", found)
         if source.next_doc <= source.journal.highest:
             report.add(Kind.STATS, f"{key} next_doc", f"above {source.journal.highest}", source.next_doc)
+        forgotten = await source.command("HGET", key, "forgotten")
+        if forgotten is not None and not is_entry(forgotten):
+            report.add(Kind.STATS, f"{key} forgotten", "an entry id", "something else")
 
 
 def groups_of_buckets(source: Source) -> list[frozenset[int]]:

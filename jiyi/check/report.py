@@ -27,6 +27,7 @@ class Kind(StrEnum):
     POSTING = "posting"
     STATS = "stats"
     STRAY_KEY = "stray_key"
+    STRAY_LETTER = "stray_letter"
     TERM = "term"
     TOMBSTONE = "tombstone"
 
@@ -50,8 +51,10 @@ ADVICE = {
     Kind.MEMORY: f"The memory and the index disagree about what is stored. {_MEND}",
     Kind.NAMESPACE: f"Housekeeping does not visit this namespace. {_MEND}",
     Kind.POSTING: f"Queries for this term miss a memory, find a wrong one, or score it wrongly. {_MEND}",
-    Kind.STATS: f"All scores of the namespace are off. {_MEND}",
+    Kind.STATS: f"All scores of the namespace are off, or none of its events is applied. {_MEND}",
     Kind.STRAY_KEY: "jiyi does not use this key. Find out which program wrote it, and give that one another prefix.",
+    Kind.STRAY_LETTER: "No worker has filed this entry, or somebody has changed it since. Look at it (jiyi dead show), "
+    "drop it (jiyi dead drop), and find out which program wrote it.",
     Kind.TERM: f"Queries for this term do not find its memories. {_MEND}",
     Kind.TOMBSTONE: f"The delete may be forgotten too early, or never. {_MEND}",
 }

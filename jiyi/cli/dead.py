@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jiyi import dead_letters
+from jiyi.backlog import WAIT_S
 from jiyi.cli.context import (
     AllNamespaces,
     Json,
@@ -22,6 +24,8 @@ from jiyi.cli.context import (
     print_json,
     settings_with_server,
 )
+from jiyi.dead_letters import DeadLetter, Replays
+from jiyi.errors import BacklogFullError
 from jiyi.events import parse_letter
 from jiyi.letter_views import LetterFacts, LetterView
 from jiyi.memories import DEFAULT_NAMESPACE, parse_namespace
@@ -30,11 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from jiyi.connections import Database
-    from jiyi.dead_letters import DeadLetter
     from jiyi.settings import Settings
 
 app = typer.Typer(help="Events that could not be applied: look, replay, drop.", no_args_is_help=True)
 
+Act = Callable[[DeadLetter], Awaitable[None]]
+"""What is done with each letter that is meant."""
 Letters = Annotated[list[str] | None, typer.Argument(help="Ids of letters, as `jiyi dead list` shows them.")]
 Everything = Annotated[bool, typer.Option("--all", help="All letters of the namespace.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Show at most this many.")]
@@ -73,19 +78,31 @@ def show(letter: Annotated[str, typer.Argument(help="Id of the letter.")], ns: N
 def replay(
     letters: Letters = None, ns: Namespace = DEFAULT_NAMESPACE, everything: Everything = False, as_json: Json = False
 ) -> None:
-    """Put events back on the stream under their original version: they cannot undo newer writes."""
-    wanted, done = _chosen(letters, everything=everything), list[dict[str, Any]]()
+    """Put events back on the stream under their original version: they cannot undo newer writes.
 
-    async def again(client: Database, settings: Settings, letter: DeadLetter) -> None:
-        if (entry := await dead_letters.replay(client, settings.stream, letter)) is not None:
-            done.append({"letter": letter.letter, "ns": ns, "id": letter.id, "entry": entry})
+    Waits while more events than JIYI_MAX_BACKLOG are on the stream. What no worker has filed stays.
+    """
+    wanted, done, left = _chosen(letters, everything=everything), list[dict[str, Any]](), list[str]()
 
-    _run(_each, ns, wanted, again, so_far=lambda: f"{len(done)} replayed, then: " if done else "")
+    def replaying(client: Database, settings: Settings) -> Act:
+        replays = Replays(client, settings.stream, settings.max_backlog)
+
+        async def again(letter: DeadLetter) -> None:
+            if letter.is_foreign and everything:
+                left.append(letter.letter)
+            elif (entry := await _replay_with_room(replays, letter)) is not None:
+                done.append({"letter": letter.letter, "ns": ns, "id": letter.id, "entry": entry})
+
+        return again
+
+    _run(_each, ns, wanted, replaying, so_far=lambda: f"{len(done)} replayed, then: " if done else "")
     if as_json:
         print_json(done)
     else:
         told = "workers take them up now. Those that fail again come back to: jiyi dead list"
         console.print(f"{len(done)} replayed; {told}" if done else "0 replayed")
+    if left:
+        messages.print(f"{len(left)} left that no worker has filed; look at them: jiyi dead list")
 
 
 @app.command("drop")
@@ -95,11 +112,14 @@ def drop(
     """Delete dead letters for good."""
     wanted, done = _chosen(letters, everything=everything), list[dict[str, Any]]()
 
-    async def away(client: Database, _settings: Settings, letter: DeadLetter) -> None:
-        if await dead_letters.drop(client, letter):
-            done.append({"letter": letter.letter, "ns": ns, "id": letter.id})
+    def dropping(client: Database, _settings: Settings) -> Act:
+        async def away(letter: DeadLetter) -> None:
+            if await dead_letters.drop(client, letter):
+                done.append({"letter": letter.letter, "ns": ns, "id": letter.id})
 
-    _run(_each, ns, wanted, away, so_far=lambda: f"{len(done)} dropped, then: " if done else "")
+        return away
+
+    _run(_each, ns, wanted, dropping, so_far=lambda: f"{len(done)} dropped, then: " if done else "")
     if as_json:
         print_json(done)
     else:
@@ -145,14 +165,30 @@ async def _find(client: Database, _settings: Settings, ns: str, wanted: list[str
     return found
 
 
-async def _each(client: Database, settings: Settings, ns: str, wanted: list[str] | None, act: Any) -> None:
+async def _each(
+    client: Database, settings: Settings, ns: str, wanted: list[str] | None, acting: Callable[[Database, Settings], Act]
+) -> None:
     """Do something with the letters that are named (nothing unless all are there), or with all that there are now."""
+    act = acting(client, settings)
     if wanted is not None:
         for letter in await _find(client, settings, ns, wanted):
-            await act(client, settings, letter)
+            await act(letter)
         return
     async for letter in _all(client, parse_namespace(ns)):
-        await act(client, settings, letter)
+        await act(letter)
+
+
+async def _replay_with_room(replays: Replays, letter: DeadLetter) -> str | None:
+    """Replay a letter as soon as the stream has room for it."""
+    told = False
+    while True:
+        try:
+            return await replays.replay(letter)
+        except BacklogFullError:
+            if not told:
+                messages.print("waiting until workers have caught up (JIYI_MAX_BACKLOG) …")
+                told = True
+            await anyio.sleep(WAIT_S)
 
 
 async def _all(client: Database, ns: str) -> AsyncIterator[DeadLetter]:

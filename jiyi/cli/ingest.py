@@ -202,5 +202,5 @@ async def _count_dead(client: Database, namespaces: set[str], tally: Tally) -> i
     dead = 0
     for ns in sorted(namespaces):
         async for letter in dead_letters.letters(client, ns, after=after, page=_LETTERS_AT_ONCE):
-            dead += first <= parse_entry(letter.entry) <= last
+            dead += not letter.is_foreign and first <= parse_entry(letter.entry) <= last
     return dead

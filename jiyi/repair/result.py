@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jiyi.check.report import BY_HAND, Kind, Report
+from jiyi.check.report import ADVICE, BY_HAND, Kind, Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +18,7 @@ LEFT = {
     Kind.TOMBSTONE: f"Nobody can tell when it was deleted. {BY_HAND}",
     Kind.JOURNAL: f"A field of the memory cannot be right, such as an importance that is no number. {BY_HAND}",
     Kind.STRAY_KEY: "This key is no data of jiyi, or hides some. Find out which program wrote it, and remove it.",
+    Kind.STRAY_LETTER: ADVICE[Kind.STRAY_LETTER],
 }
 """What to do about problems that a repair leaves, because mending them would be guessing."""
 _AGAIN = "Run jiyi check --repair once more; if it stays, restore the database from a backup."

@@ -26,6 +26,11 @@ from jiyi_workers.pipeline import Pipeline
 JSON = {"Content-Type": "application/json"}
 
 
+def resident_bytes(process):
+    """Memory of a process that is in use."""
+    return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 class Answer(NamedTuple):
     status: int
     headers: http.client.HTTPMessage
@@ -103,13 +108,20 @@ class Reader:
 
 
 @contextmanager
-def running_reader(settings, log, *, status=200):
-    """Run a reader with these settings until the end of the context; waits until /readyz gives `status`."""
+def running_reader(settings, log, *, status=200, descriptors=None):
+    """Run a reader with these settings until the end of the context; waits until /readyz gives `status`.
+
+    `descriptors` is the limit of its files and connections.
+    """
     port = free_port()
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
     variables |= settings.to_environment() | {"JIYI_API_PORT": str(port)}
+    command = [sys.executable, "-m", "jiyi_api"]
+    if descriptors is not None:
+        limit = f"import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors})); "
+        command = [sys.executable, "-c", f"{limit}os.execv({sys.executable!r}, {command!r})"]
     with log.open("w") as out:
-        process = subprocess.Popen([sys.executable, "-m", "jiyi_api"], env=variables, stdout=out, stderr=out)
+        process = subprocess.Popen(command, env=variables, stdout=out, stderr=out)
     reader = Reader(port, process, log)
     try:
         reader.wait_for("/readyz", status)

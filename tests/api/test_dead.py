@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from jiyi import dead_letters
 from jiyi.cli import dead as cli
 from jiyi.client import Client, SyncClient
 from jiyi.errors import ApiError, InvalidEventError, InvalidQueryError
+from jiyi.memories import parse_time
 from jiyi.settings import Settings
 from jiyi.streams import EventStream
 from jiyi_workers.pipeline import Pipeline
@@ -305,6 +307,71 @@ async def test_letters_of_another_namespace_are_like_those_that_never_were(reade
     assert ids(reader, ns=theirs) == ["x", "y"]
     assert reader.state("x", ns=theirs) == "failed"
     assert reader.state("x", ns=ours) == "unknown"
+
+
+OURS = {b"entry": b"5-0", b"code": b"bad", b"reason": b"r", b"dead_at": b"5", b"deliveries": b"1", b"fields": b"\x90"}
+FOREIGN = [
+    {b"event": b"write", b"id": b"m", b"content": SECRET.encode()},
+    {b"entry": b"5-0", b"code": b"bad"},
+    {b"\xff": b"\xff"},
+    OURS | {b"fields": b"\xc1"},
+    OURS | {b"fields": b"\x91\xc4\x01x"},  # a name without value
+    OURS | {b"fields": b"\x92\x01\x02"},  # numbers
+    OURS | {b"fields": b"\x80"},  # a map
+    OURS | {b"fields": DEEP * 20},
+    OURS | {b"entry": b"soon"},
+    OURS | {b"entry": b"\xff"},
+    OURS | {b"dead_at": b"soon"},
+    OURS | {b"dead_at": b"9" * 30},
+    OURS | {b"dead_at": b"-1"},
+    OURS | {b"deliveries": b"9" * 30},
+    OURS | {b"code": b"\xff"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", FOREIGN)
+async def test_what_no_worker_has_filed_is_shown_as_it_is_and_can_only_be_dropped(reader, database, bury, fields):
+    await bury("a")
+    foreign = (await database.xadd("dead:{default}", fields)).decode()
+    await bury("b")
+    answer = reader.get("/dead")
+    assert answer.status == 200
+    assert SECRET not in answer.raw.decode()
+    facts = answer.body["letters"][1]
+    assert facts | {"deadAt": None} == {
+        "letter": foreign, "ns": "default", "id": None, "entry": "", "code": "foreign", "deliveries": 0, "deadAt": None,
+        "reason": "was not filed by jiyi, or has been changed since",
+    }  # fmt: skip
+    assert abs(parse_time("deadAt", facts["deadAt"]) - time.time() * 1000) < 3_600_000
+    shown = reader.get(f"/dead/{foreign}").body
+    assert [(one["name"], one["value"]) for one in shown["fields"]] == [
+        (name.decode(errors="replace"), value.decode(errors="replace")) for name, value in fields.items()
+    ]
+    refused = reader.request("POST", f"/dead/{foreign}/replay")
+    assert refused.error[:2] == (400, "foreign")
+    assert reader.request("POST", "/dead/replay").body["count"] == 2, "the others"
+    assert [one["letter"] for one in listed(reader)] == [foreign]
+    assert reader.request("DELETE", f"/dead/{foreign}").status == 200
+    assert listed(reader) == []
+
+
+async def test_the_latest_letter_id_there_can_be_is_shown(reader, database):
+    await database.xadd("dead:{default}", {"x": "y"}, id=f"{2**64 - 1}-1")
+    (facts,) = listed(reader)
+    assert facts["deadAt"] == "9999-12-31T23:59:59.999Z"
+    await database.delete("dead:{default}")
+
+
+async def test_foreign_entries_do_not_keep_a_replay_of_all_from_its_end(reader, database, bury, work):
+    for i in range(7):
+        await database.xadd("dead:{default}", {"x": i})
+    await bury("a", "b", "c")
+    first = reader.request("POST", "/dead/replay?limit=2").body
+    assert (first["count"], first["more"]) == (2, True)
+    last = reader.request("POST", f"/dead/replay?limit=2&until={first['until']}").body
+    assert (last["count"], last["more"]) == (1, False)
+    assert await work() == 3
+    assert {one["code"] for one in listed(reader)} == {"foreign", "invalid_field"}
 
 
 REFUSED = [

@@ -1,13 +1,17 @@
 """The HTTP surface: writing, ids, the shape of every answer and every failure, OpenAPI, metrics."""
 
+import gzip
 import json
 import math
 import re
 import socket
+from functools import cache
 from urllib.parse import quote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from api.conftest import JSON, resident_bytes
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +132,39 @@ async def test_a_body_that_is_too_large_is_refused(reader, database):
         assert answer.error[:2] == (413, "too_large")
     assert not await database.exists("stream:memory:write")
     assert reader.post("/memory/write", {"content": "small"}).status == 202
+
+
+@cache
+def bomb():
+    """Fifty megabytes of JSON in fifty kilobytes."""
+    return gzip.compress(b'{"content": "' + b" " * 50_000_000 + b'"}')
+
+
+@pytest.mark.parametrize("path", ["/memory/write", "/memory/search"])
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "deflate", "br", "gzip, gzip", "identity, gzip"])
+async def test_a_compressed_body_is_refused_and_not_unpacked(reader, database, path, coding):
+    """Whether it is a bomb or what it seems: nobody finds out."""
+    for body in (bomb(), gzip.compress(b'{"q": "redis", "content": "x"}'), b'{"content": "not packed at all"}'):
+        before = resident_bytes(reader.process)
+        answer = reader.request("POST", path, body, JSON | {"Content-Encoding": coding})
+        assert answer.error[:2] == (415, "unsupported_media")
+        assert answer.error[2].startswith("Content-Encoding: ")
+        assert answer.headers["Accept-Encoding"] == "identity"
+        assert resident_bytes(reader.process) - before < 20_000_000
+    assert not await database.exists("stream:memory:write")
+
+
+async def test_a_body_that_says_that_it_is_not_compressed_is_read(reader):
+    for coding in ("identity", "Identity", ""):
+        assert reader.request("POST", "/memory/search", b'{"q": "x"}', {"Content-Encoding": coding}).status == 200
+
+
+async def test_compressed_pieces_without_an_end_are_refused_at_once(reader):
+    """They are not even waited for."""
+    with socket.create_connection(("127.0.0.1", reader.port), timeout=20) as connection:
+        head = b"POST /memory/write HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head + b"8000\r\n" + b"x" * 0x8000 + b"\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 415 ")
 
 
 async def test_a_body_of_another_media_type_is_read_as_json(reader):

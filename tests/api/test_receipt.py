@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from api.conftest import running_reader
+from api.conftest import resident_bytes, running_reader
 
 DEADLINE_S = 1.5
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -73,13 +72,8 @@ def test_a_body_that_never_ends_is_ended(strict):
         rest(connection)
 
 
-def memory_of(process):
-    """Resident bytes of a process."""
-    return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096
-
-
 def test_a_body_of_pieces_without_an_end_is_ended_and_takes_no_memory(strict):
-    before = memory_of(strict.process)
+    before = resident_bytes(strict.process)
     with connected(strict) as connection:
         connection.sendall(b"POST /memory/write HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
@@ -93,7 +87,7 @@ def test_a_body_of_pieces_without_an_end_is_ended_and_takes_no_memory(strict):
         answer = rest(connection)
         assert not answer or answer.startswith(b"HTTP/1.1 413 ")
     assert strict.get("/healthz").status == 200
-    assert memory_of(strict.process) - before < 20_000_000
+    assert resident_bytes(strict.process) - before < 20_000_000
 
 
 def test_a_byte_now_and_then_is_not_enough(strict):

@@ -1,6 +1,7 @@
 """What the fork server of `processes` loads once, so that a process is up in an instant. Importing this warms it up."""
 
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +16,10 @@ from jiyi_workers.__main__ import main
 
 DEADLY = "this-text-kills"
 ENDLESS = "this-text-never-ends"
+GREEDY = "this-text-takes-all-memory"
+
+HEADROOM_BYTES = 512 << 20
+"""Address space that a limited worker has beyond what it begins with: threads reserve a lot and use little."""
 
 _terms = Analyzer.terms
 Analyzer().warm_up()
@@ -32,6 +37,13 @@ def run_poisoned_worker(environment, log):
     run_worker(environment, log)
 
 
+def run_limited_worker(environment, log):
+    """Be such a worker, which gets no more memory than `HEADROOM_BYTES`."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + HEADROOM_BYTES, used + HEADROOM_BYTES))
+    run_poisoned_worker(environment, log)
+
+
 def run_producer(environment, log, ledger, count):
     """Write memories one by one on the record, as far as it goes."""
     _become(environment, log)
@@ -46,11 +58,14 @@ def run_producer(environment, log, ledger, count):
 
 
 def poisoned(self, text):
-    """`Analyzer.terms`, until the text is one of the two."""
+    """`Analyzer.terms`, until the text is one of the three."""
     if DEADLY in text:
         os.kill(os.getpid(), signal.SIGKILL)
     while ENDLESS in text:
         pass
+    hoard = []
+    while GREEDY in text:
+        hoard.append(bytes(16 << 20))  # zeros, which take address space alone
     return _terms(self, text)
 
 

@@ -76,7 +76,7 @@ SWEEPS = {
 @pytest.fixture
 def settings(settings):
     """All events of a test fit into one batch, so that the points come in one order."""
-    return msgspec.structs.replace(settings, batch=500, claim_idle_ms=300, drain_ms=2000)
+    return msgspec.structs.replace(settings, batch=500, claim_idle_ms=300, document_timeout_ms=250, drain_ms=2000)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from conftest import wait_until
 from histories import assert_finished, at_rest
-from nursery import DEADLY, ENDLESS, run_poisoned_worker
-from processes import ended, program_of, worker_of
+from nursery import DEADLY, ENDLESS, GREEDY, run_limited_worker, run_poisoned_worker
+from processes import program_of, worker_of
 
 from faults.ledger import Ledger
 from jiyi import Producer, dead_letters
@@ -25,10 +25,13 @@ DELIVERIES = 2
 
 @pytest.fixture
 def settings(request, settings):
-    """A worker must have met the limit of time before another takes the entry for abandoned."""
-    claim_idle_ms = getattr(request, "param", 300)
+    """A worker that has met the limit of time must have ended before another takes the entry for abandoned."""
+    document_timeout_ms = getattr(request, "param", 200)
     return msgspec.structs.replace(
-        settings, max_deliveries=DELIVERIES, document_timeout_ms=1_000, claim_idle_ms=claim_idle_ms
+        settings,
+        max_deliveries=DELIVERIES,
+        document_timeout_ms=document_timeout_ms,
+        claim_idle_ms=2 * document_timeout_ms,
     )
 
 
@@ -56,22 +59,34 @@ async def assert_filed(ledger, database, settings, entry):
     assert (letter.entry, letter.code, letter.deliveries) == (entry, "max_deliveries", DELIVERIES + 1)
 
 
+no_limit_of_memory = pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds RLIMIT_AS")
+
+
 @pytest.mark.parametrize(
-    ("poison", "death", "settings"),
-    [(DEADLY, signal.SIGKILL, 300), (ENDLESS, signal.SIGALRM, 2_000)],
+    ("poison", "run", "status", "settings"),
+    [
+        (DEADLY, run_poisoned_worker, -signal.SIGKILL, 200),
+        (ENDLESS, run_poisoned_worker, -signal.SIGALRM, 1_000),
+        pytest.param(GREEDY, run_limited_worker, 1, 1_000, marks=no_limit_of_memory),
+    ],
     indirect=["settings"],
 )
-async def test_poison_kills_no_more_workers_than_it_has_deliveries(poison, death, ledger, database, settings, tmp_path):
+async def test_poison_kills_no_more_workers_than_it_has_deliveries(
+    poison, run, status, ledger, database, settings, tmp_path
+):
     entry = await write(ledger, settings, poison)
     async with AsyncExitStack() as stack:
         workers = [
-            await stack.enter_async_context(worker_of(settings, tmp_path / f"{i}.log", run_poisoned_worker))
+            await stack.enter_async_context(worker_of(settings, tmp_path / f"{i}.log", run))
             for i in range(DELIVERIES + 1)
         ]
         await at_rest(database, settings)
-        (survivor,) = [worker for worker in workers if worker.is_alive()]
-        workers.remove(survivor)
-        assert [await ended(worker) for worker in workers] == [-death] * DELIVERIES
+
+        async def one_is_left():
+            return sum(worker.is_alive() for worker in workers) == 1
+
+        await wait_until(one_is_left, "all but one have ended")
+        assert sorted(worker.exitcode for worker in workers if not worker.is_alive()) == [status] * DELIVERIES
         await assert_filed(ledger, database, settings, entry)
 
 

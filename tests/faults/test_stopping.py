@@ -34,7 +34,7 @@ def settings(request, settings):
     """Workers that wait long for Redis, and longer before they give up draining unless a test says otherwise."""
     drain_ms = getattr(request, "param", 60_000)
     return msgspec.structs.replace(
-        settings, batch=BATCH, claim_idle_ms=300, drain_ms=drain_ms, redis_timeout_ms=30_000
+        settings, batch=BATCH, claim_idle_ms=300, document_timeout_ms=250, drain_ms=drain_ms, redis_timeout_ms=30_000
     )  # fmt: skip
 
 

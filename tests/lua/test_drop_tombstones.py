@@ -183,6 +183,13 @@ async def test_a_corrupt_fence_stops_the_call_before_the_first_write(database, f
     await refused(database, NS, lambda: drop(database, "m0", "m1", "m2", floor="9-0"))
 
 
+@pytest.mark.parametrize("forgotten", ["", "5", "5-", "x"])
+async def test_a_forgotten_version_that_is_no_entry_id_stops_the_call(database, forgotten):
+    await apply(database, NS, delete("m1", "5-0"))
+    await database.hset("stats:{default}", "forgotten", forgotten)
+    await refused(database, NS, lambda: drop(database, "m1", floor="9-0"), "CORRUPT .* run: jiyi check")
+
+
 @pytest.mark.parametrize("floor", ["", "x", "9", "-"])
 async def test_a_floor_that_is_no_entry_id_stops_the_call(database, floor):
     await apply(database, NS, delete("m1", "5-0"))

@@ -293,6 +293,18 @@ async def test_a_namespace_that_lost_its_epoch_is_not_taken_for_a_new_one(databa
     await refused(database, NS, lambda: prepare(database, ("6-0", "h")), "CORRUPT")
 
 
+@pytest.mark.parametrize("forgotten", ["", "5", "5-", "5-0x", "x"])
+async def test_a_forgotten_version_that_is_no_entry_id_stops_the_call(database, forgotten):
+    """Taken for none it would let a delete be undone."""
+    await apply(database, NS, write("m0", "5-0", "x"))
+    await database.hset(STATS, "forgotten", forgotten)
+    for ids in (["m0"], ["other"]):
+        await refused(
+            database, NS, lambda ids=ids: prepare(database, ("6-0", "h"), ids=ids), "CORRUPT .* run: jiyi check"
+        )
+    assert (await prepare(database, ("6-0", "h"), analyzer="another"))[1] == ANALYZER.encode()
+
+
 async def test_document_numbers_end_below_the_mark_of_a_death(database):
     await prepare(database, ("1-0", ""))
     await database.hset(STATS, "next_doc", MAX_DOC - 2)

@@ -48,6 +48,17 @@ async def test_a_counter_that_is_no_count_is_replaced(database, field, value):
     )
 
 
+@pytest.mark.parametrize("forgotten", ["", "x", "5", "5-", "5-0x"])
+async def test_a_forgotten_version_that_is_no_entry_id_is_removed(either, forgotten):
+    await fill(either)
+    before = await stats_of(either)
+    await either.hset(STATS, "forgotten", forgotten)
+    assert await mend(either) == 1
+    assert await stats_of(either) == before | {"epoch": b"~r2"}
+    await either.hset(STATS, "forgotten", "5-0")
+    assert await mend(either, revision="r3") == 0
+
+
 async def test_the_next_number_is_raised_above_those_in_use_and_never_lowered(either):
     await fill(either)
     before = await stats_of(either)

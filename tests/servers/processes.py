@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager
 
 import redis
-from conftest import end, free_port, start_server, stop_server
+from conftest import FAST, end, free_port, start_server, stop_server
 
 from jiyi.settings import Settings
 
@@ -85,8 +85,7 @@ class OwnServer:
 def impatient(url, folder):
     """Settings with which an outage is noticed, and entries of the dead are taken over, within a second."""
     return Settings(
-        redis_url=url, data_dir=folder, redis_timeout_ms=TIMEOUT_MS, claim_idle_ms=400, sweep_ms=100, block_ms=200,
-        max_pool=10, confirm_ms=TIMEOUT_MS // 2,
+        redis_url=url, data_dir=folder, redis_timeout_ms=TIMEOUT_MS, max_pool=10, confirm_ms=TIMEOUT_MS // 2, **FAST
     )  # fmt: skip
 
 

@@ -172,7 +172,9 @@ async def test_workers_live_with_damage_and_go_on_with_the_others(database, sett
 @pytest.mark.parametrize("log_format", ["json", "console"])
 async def test_what_cannot_be_applied_is_filed_and_logged_without_its_content(database, settings, tmp_path, log_format):
     """The forward list of one memory is damaged: its next event becomes a dead letter, and its worker lives."""
-    settings = msgspec.structs.replace(settings, claim_idle_ms=50, sweep_ms=50, log_format=log_format)
+    settings = msgspec.structs.replace(
+        settings, claim_idle_ms=200, document_timeout_ms=150, sweep_ms=50, log_format=log_format
+    )
     with running_workers(settings, tmp_path / "workers", 1) as [worker]:
         async with Producer(settings=settings) as producer:
             await producer.write(id="damaged", content="secret1")

@@ -70,6 +70,7 @@ class Worker:
         settings = self._settings
         analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
         await anyio.to_thread.run_sync(analyzer.warm_up)
+        scripts.load_all()
         async with AsyncExitStack() as stack:
             stack.enter_context(suppress(_StoppedEarly))
             database = await self._connected(stack, 0)

@@ -1,0 +1,132 @@
+"""Faults of dictionary and postings."""
+
+from __future__ import annotations
+
+from jiyi import keys
+from jiyi.check import Kind
+from jiyi.postings import DF, POSTING
+
+from .damage import damage
+from .namespaces import bucket, doc_of
+
+
+@damage(Kind.DF)
+async def df_of_a_long_list(db):
+    await db.hset(bucket("common"), "common", DF.pack(99))
+
+
+@damage(Kind.DF)
+async def df_of_an_inline_list(db):
+    value = await db.hget(bucket("own20"), "own20")
+    await db.hset(bucket("own20"), "own20", DF.pack(2) + value[4:])
+
+
+@damage(Kind.DF)
+async def df_of_zero(db):
+    await db.hset(bucket("ghost"), "ghost", DF.pack(0))
+
+
+@damage(Kind.TERM)
+async def entry_too_short(db):
+    await db.hset(bucket("ghost"), "ghost", b"ab")
+    await db.hset(bucket("own20"), "own20", b"abc")
+
+
+@damage(Kind.POSTING)
+async def doubled_posting(db):
+    await db.append(keys.index_key("n", "common"), POSTING.pack(await doc_of(db, "m20"), 1))
+
+
+@damage(Kind.POSTING)
+async def posting_without_term(db):
+    value = await db.hget(bucket("own21"), "own21")
+    await db.hset(bucket("own21"), "own21", DF.pack(2) + value[4:] + POSTING.pack(await doc_of(db, "m20"), 1))
+
+
+@damage(Kind.POSTING)
+async def dead_posting_inline(db):
+    value = await db.hget(bucket("own21"), "own21")
+    await db.hset(bucket("own21"), "own21", DF.pack(2) + value[4:] + POSTING.pack(0, 1))
+
+
+@damage(Kind.POSTING)
+async def posting_of_a_number_never_born(db):
+    await db.append(keys.index_key("n", "common"), POSTING.pack(10_000, 1) + POSTING.pack(0xFFFF_FFFF, 1))
+
+
+@damage(Kind.DF, Kind.POSTING)
+async def missing_postings(db):
+    value = await db.get(keys.index_key("n", "common"))
+    records = [value[at : at + 6] for at in range(4, len(value), 6)]
+    gone = DF.pack(await doc_of(db, "m20"))
+    await db.set(keys.index_key("n", "common"), value[:4] + b"".join(r for r in records if r[:4] != gone))
+
+
+@damage(Kind.TERM)
+async def missing_entry(db):
+    await db.hdel(bucket("own20"), "own20")
+
+
+@damage(Kind.TERM, Kind.INDEX_KEY)
+async def missing_filter_entry(db):
+    term = keys.filter_term("author", "alice")
+    await db.hdel(bucket(term), term)
+
+
+@damage(Kind.TERM)
+async def all_buckets_lost(db):
+    await db.delete(*[keys.bucket_key("n", number) for number in range(keys.BUCKETS)])
+
+
+@damage(Kind.TERM)
+async def buckets_of_another_type(db):
+    for term in ("own20", "no such term 5"):
+        await db.delete(bucket(term))
+        await db.rpush(bucket(term), "x")
+
+
+@damage(Kind.POSTING)
+async def wrong_tfs(db):
+    doc = await doc_of(db, "m20")
+    value = await db.get(keys.index_key("n", "common"))
+    await db.set(keys.index_key("n", "common"), value.replace(POSTING.pack(doc, 1), POSTING.pack(doc, 7)))
+    value = await db.hget(bucket("own20"), "own20")
+    await db.hset(bucket("own20"), "own20", value.replace(POSTING.pack(doc, 2), POSTING.pack(doc, 7)))
+
+
+@damage(Kind.POSTING)
+async def truncated_lists(db):
+    value = await db.get(keys.index_key("n", "common"))
+    await db.set(keys.index_key("n", "common"), value[:-1])
+    value = await db.hget(bucket("own20"), "own20")
+    await db.hset(bucket("own20"), "own20", value[:-2])
+
+
+@damage(Kind.POSTING)
+async def list_without_generation(db):
+    await db.set(keys.index_key("n", "common"), b"ab")
+
+
+@damage(Kind.POSTING)
+async def long_list_lost(db):
+    await db.delete(keys.index_key("n", "common"))
+
+
+@damage(Kind.POSTING)
+async def long_list_of_another_type(db):
+    await long_list_lost(db)
+    await db.rpush(keys.index_key("n", "common"), "x")
+
+
+@damage(Kind.TERM)
+async def misplaced_terms(db):
+    wrong = keys.bucket_key("n", (keys.bucket_of("own20") + 1) % keys.BUCKETS)
+    await db.hset(wrong, "own20", await db.hget(bucket("own20"), "own20"))
+    await db.hset(wrong, b"\xff\xfe", DF.pack(1) + POSTING.pack(1, 1))
+
+
+@damage(Kind.INDEX_KEY)
+async def orphaned_postings(db):
+    await db.set(keys.index_key("n", "ghost"), b"\0\0\0\0")
+    await db.set(keys.index_key("n", "own20"), b"\0\0\0\0")
+    await db.rpush(keys.index_key("n", "other"), "of another type")
