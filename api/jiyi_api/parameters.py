@@ -26,11 +26,13 @@ _MEMORY_PATH = b"/memory/"
 _NO_PARAMETERS = {"service", "request", "data", "memory_id", "letter"}
 
 
-def refuse_unknown(request: Request[Any, Any, Any]) -> None:
+async def refuse_unknown(request: Request[Any, Any, Any]) -> None:
     """Raise `InvalidQueryError` for a query parameter that the route does not have, or has once and is given twice.
 
     A misspelt `userid=` would otherwise search the memories of all users, a misspelt `ns=` delete elsewhere. Of two
     `ns=` a gateway before us may have checked the other one.
+
+    A coroutine, for the framework would run a function in a thread.
     """
     known = _known(request.route_handler)
     for name, values in request.query_params.dict().items():
@@ -41,12 +43,12 @@ def refuse_unknown(request: Request[Any, Any, Any]) -> None:
             raise InvalidQueryError(name, f"is given {len(values)} times; give it once")
 
 
-def refuse_encoded(request: Request[Any, Any, Any]) -> None:
+async def refuse_encoded(request: Request[Any, Any, Any]) -> None:
     """Raise 415 for a body that is compressed, before it is read, and `InvalidQueryError` as `refuse_unknown`.
 
     Nothing here unpacks it: a small body could become a huge one.
     """
-    refuse_unknown(request)
+    await refuse_unknown(request)
     codings = request.headers.getall("content-encoding", [])
     if any(coding.strip().lower() not in {"", "identity"} for coding in codings):
         raise HTTPException(
@@ -61,7 +63,7 @@ async def refuse_body(request: Request[Any, Any, Any]) -> None:
 
     A namespace that is sent in it would otherwise count as not given.
     """
-    refuse_unknown(request)
+    await refuse_unknown(request)
     if await request.body():
         raise InvalidQueryError("body", "is not read here; say it in the query, like ?ns=")
 

@@ -1,6 +1,7 @@
 """Reading the index with warm, cold, tiny and outdated caches, on one server and on a cluster: always exact."""
 
 import random
+import time
 
 import anyio
 import pytest
@@ -10,7 +11,7 @@ from api.test_search import naive_scores
 from jiyi import keys
 from jiyi.errors import AnalyzerMismatchError, InvalidQueryError, UnavailableError
 from jiyi.settings import Settings
-from jiyi_api import snapshots
+from jiyi_api import documents, snapshots
 from jiyi_api.columns import ColumnCache, Journal
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import Searcher
@@ -282,3 +283,78 @@ async def test_concurrent_questions_of_one_namespace_share_columns_and_stay_exac
         tasks.start_soon(write)
         for number in range(50):
             tasks.start_soon(ask, number)
+
+
+async def commands(database):
+    """Calls of each command so far."""
+    return {
+        name.removeprefix("cmdstat_"): seen["calls"] for name, seen in (await database.info("commandstats")).items()
+    }
+
+
+async def test_where_nothing_has_changed_one_small_question_is_all_that_is_asked(database, analyzer):
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    await index.write_all({f"m{i}": f"redis {WORDS[i % 5]}" for i in range(40)})
+    for _ in range(2):
+        expected = await searcher.search(asked("redis stream absent", author=None))
+    await database.config_resetstat()
+    again = await searcher.search(asked("redis stream absent"))
+    assert await commands(database) == {"hmget": 1} | {"config|resetstat": 1}
+    assert [(hit.id, hit.score) for hit in again.hits] == [(hit.id, hit.score) for hit in expected.hits]
+
+
+@pytest.mark.parametrize("what", ["write", "delete", "rewrite", "other namespace"])
+async def test_the_question_after_a_change_sees_it(either, analyzer, what):
+    """With a warm reader, whatever it has just been told about the state of the namespace."""
+    index, searcher = Index(either, analyzer), searcher_on(either, analyzer)
+    contents = {f"m{i}": f"redis {WORDS[i % 5]}" for i in range(40)}
+    await index.write_all(contents)
+    for round_ in range(4):
+        for _ in range(2):
+            assert len(await scores(searcher, "redis")) == len(contents)
+        name = f"m{round_}"
+        if what == "write":
+            contents[f"new{round_}"] = "redis news"
+            await index.write(f"new{round_}", "redis news")
+        elif what == "delete":
+            del contents[name]
+            await index.delete(name)
+        elif what == "rewrite":
+            contents[name] = f"redis redis {round_}"
+            await index.write(name, contents[name])
+        else:
+            await index.write(name, "redis", ns="other")
+        assert await scores(searcher, "redis") == pytest.approx(naive_scores(analyzer, contents, "redis"), abs=1e-9)
+
+
+async def test_a_version_that_changes_nothing_but_the_entry_is_shown(database, analyzer):
+    """The document keeps its number, and was kept by the reader under its earlier entry."""
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    first = await index.write("m", "redis")
+    for _ in range(2):
+        assert (await searcher.search(asked("redis"))).hits[0].entry == first
+    second = await index.write("m", "redis")
+    assert first != second
+    assert (await searcher.search(asked("redis"))).hits[0].entry == second
+
+
+async def test_memories_are_kept_within_their_limit_and_read_again(database, analyzer):
+    index = Index(database, analyzer)
+    contents = {f"m{i}": f"redis {'long ' * 200}{i}" for i in range(30)}
+    await index.write_all(contents)
+    searcher = searcher_on(database, analyzer, document_bytes=20_000)
+    for _ in range(3):
+        result = await searcher.search(asked("redis", limit=30))
+        assert {hit.id: hit.content for hit in result.hits} == contents
+        kept = searcher._documents
+        assert 0 < kept.nbytes <= 20_000
+        assert kept.nbytes == sum(documents._size(document) for document in kept._kept.values())
+
+
+async def test_a_kept_memory_is_hidden_when_it_expires(database, analyzer):
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    soon = time.time_ns() // 10**6 + 700
+    await index.write("m", "redis", expires_at=soon)
+    assert [hit.id for hit in (await searcher.search(asked("redis"))).hits] == ["m"]
+    await anyio.sleep(0.75)
+    assert (await searcher.search(asked("redis"))).hits == []
