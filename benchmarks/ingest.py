@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jiyi.settings import Settings
 
 _PART = 1000
+_PATIENCE_S = 60
 
 
 class Pace(NamedTuple):
@@ -47,9 +48,22 @@ async def drain(settings: Settings, database: Database, workers: int) -> None:
 
 
 async def applied(settings: Settings, database: Database) -> None:
-    """Wait until everything on the stream is applied."""
-    while await _waiting(settings, database):
+    """Wait until everything on the stream is applied; raises `TimeoutError` when nothing moves any more."""
+    least, since = await _waiting(settings, database), time.monotonic()
+    while waiting := await _waiting(settings, database):
+        if waiting < least:
+            least, since = waiting, time.monotonic()
+        elif time.monotonic() > since + _PATIENCE_S:
+            raise TimeoutError(f"{waiting} entries are not applied, and nothing has moved for {_PATIENCE_S} s")
         await anyio.sleep(0.02)
+
+
+async def begun(settings: Settings, database: Database, workers: int) -> None:
+    """Wait until so many workers have read their first batch."""
+    stream = EventStream(database, settings.stream, settings.group)
+    with anyio.fail_after(_PATIENCE_S):
+        while await stream.state(0) is None or len(await stream.consumers()) < workers:
+            await anyio.sleep(0.002)
 
 
 async def measure_pace(settings: Settings, database: Database, workers: int) -> Pace:
@@ -60,9 +74,7 @@ async def measure_pace(settings: Settings, database: Database, workers: int) -> 
     await database.config_set("latency-tracking-info-percentiles", "50 99")
     await database.config_resetstat()
     async with service("jiyi_workers", settings, workers):
-        stream = EventStream(database, settings.stream, settings.group)
-        while not await stream.state(0) or len(await stream.consumers()) < workers:
-            await anyio.sleep(0.002)
+        await begun(settings, database, workers)
         started, waiting = time.perf_counter(), await _waiting(settings, database)
         await applied(settings, database)
         seconds = time.perf_counter() - started
@@ -87,26 +99,27 @@ async def ingest(
 ) -> None:
     """Bring memories into an empty server and record how fast that was."""
     docs, label = len(memories), f"{workers}_worker{'s' * (workers > 1)}"
+    rows = results.about("ingest", "jiyi", docs)
     took_s = await anyio.to_thread.run_sync(append, settings, memories)
-    results.about("ingest", "jiyi", docs).record(f"{label}_appended_per_s", docs / took_s, "1/s")
+    rows.record(f"{label}_appended_per_s", docs / took_s, "1/s")
     pace = await measure_pace(settings, database, workers)
-    results.about("ingest", "jiyi", docs).record(f"{label}_docs_per_s", pace.docs_per_s, "1/s")
-    results.about("ingest", "jiyi", docs).record(f"{label}_server_us_per_doc", pace.server_s / docs * 1e6, "us")
+    rows.record(f"{label}_docs_per_s", pace.docs_per_s, "1/s")
+    rows.record(f"{label}_server_us_per_doc", pace.server_s / docs * 1e6, "us")
     for name, value in (("p50", pace.script_p50_us), ("p99", pace.script_p99_us)):
         if value is None:
-            results.about("ingest", "jiyi", docs).absent(f"{label}_script_{name}_ms", "the server tells no percentiles")
+            rows.absent(f"{label}_script_{name}_ms", "the server tells no percentiles")
         else:
-            results.about("ingest", "jiyi", docs).record(f"{label}_script_{name}_ms", value / 1000, "ms")
+            rows.record(f"{label}_script_{name}_ms", value / 1000, "ms")
 
 
-def ingest_redisearch(
+async def ingest_redisearch(
     results: Results, engine: RediSearch, memories: Sequence[dict[str, Any]], tokens: Sequence[list[str]]
 ) -> None:
     """Bring the same memories into RediSearch; its analysis is in the time, ours of the pre-split terms is not."""
     docs = len(memories)
     empty = engine.used_memory()
     engine.create()
-    seconds = engine.add(memories, tokens)
+    seconds = await engine.add(memories, tokens)
     indexed = engine.documents()
     note = "" if indexed == docs else f"only {indexed} of {docs} documents are in its index"
     results.about("ingest", engine.name, docs).record("docs_per_s", docs / seconds, "1/s", note)

@@ -9,12 +9,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import rjieba
 
 from jiyi.analysis import Analyzer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"
@@ -80,7 +83,7 @@ def question_of(analyzer: Analyzer, text: str) -> Question:
     return Question(text, terms, [one_word(term) for term in terms], plain_words(text))
 
 
-def spread(memories: list[dict[str, Any]], namespaces: int) -> list[dict[str, Any]]:
+def spread(memories: Sequence[dict[str, Any]], namespaces: int) -> list[dict[str, Any]]:
     """Give the same memories, spread evenly over so many namespaces."""
     return [{**memory, "ns": f"load-{i % namespaces}"} for i, memory in enumerate(memories)]
 

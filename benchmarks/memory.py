@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from benchmarks.ingest import append, applied
+from benchmarks.load import spread
+from benchmarks.processes import jiyi_server, service
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from benchmarks.results import Results
     from jiyi.connections import Database
     from jiyi.settings import Settings
+
+NAMESPACES = 300
+_WORKERS = 2
 
 
 async def used_memory(database: Database) -> int:
@@ -34,3 +43,16 @@ async def measure_memory(results: Results, database: Database, docs: int, empty:
     for kind, size in sorted(kinds.items(), key=lambda pair: -pair[1]):
         if size / docs >= 1:
             results.about("memory", "jiyi", docs).record(f"{kind}_bytes_per_doc", size / docs, "B")
+
+
+async def measure_namespaces(results: Results, memories: Sequence[dict[str, Any]]) -> None:
+    """Record what a document takes when the same documents are spread over many namespaces."""
+    docs = len(memories)
+    async with jiyi_server() as (settings, database):
+        empty = await used_memory(database)
+        await anyio.to_thread.run_sync(append, settings, spread(memories, NAMESPACES))
+        async with service("jiyi_workers", settings, _WORKERS):
+            await applied(settings, database)
+            await trimmed(settings, database)
+        size = (await used_memory(database) - empty) / docs
+    results.about("memory", "jiyi", docs).record(f"{NAMESPACES}_namespaces_bytes_per_doc", size, "B")

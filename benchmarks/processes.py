@@ -15,6 +15,7 @@ import anyio
 import redis.asyncio
 from redis.exceptions import RedisError
 
+from benchmarks.engines import AbsentError
 from jiyi.connections import connect
 from jiyi.launcher import kill_session, launch, terminate
 from jiyi.server import EmbeddedServer
@@ -94,8 +95,8 @@ async def module_server(binary: Path, module: Path) -> AsyncIterator[str]:
     async with scratch() as folder:
         path = folder / "redis.sock"
         options = [part for name, value in PERSISTENCE.items() for part in (f"--{name}", value)]
-        command = [binary, "--port", "0", "--unixsocket", path, "--dir", folder, "--logfile", folder / "log", *options]
-        async with running([*command, "--loadmodule", module]) as process:
+        options += ["--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--logfile", str(folder / "log")]
+        async with running([binary, *options, "--loadmodule", module]) as process:
             client = redis.asyncio.Redis(unix_socket_path=str(path))
             await _answering(client, process, folder / "log")
             yield str(path)
@@ -111,7 +112,7 @@ async def _answering(client: Any, process: Process, log: Path) -> None:
             except (RedisError, OSError):
                 await anyio.sleep(0.05)
     said = await anyio.Path(log).read_text() if await anyio.Path(log).exists() else ""
-    raise RuntimeError(f"the server ended while it started: {' / '.join(said.splitlines()[-5:])}")
+    raise AbsentError(f"the server ended while it started: {' / '.join(said.splitlines()[-5:])}")
 
 
 def free_port() -> int:

@@ -34,7 +34,7 @@ async def measure_queries(
     gc.freeze()  # what the indexes hold is not searched for garbage while a question is timed
     try:
         await _first_time(results, docs, engines, questions)
-        times = await _rounds(engines, questions)
+        times = await rounds(engines, questions)
         for engine in engines:
             results.about("query", engine.name, docs).times(times[engine.name])
             results.about("query", engine.name, docs).record("queries", len(times[engine.name]))
@@ -64,23 +64,25 @@ async def _first_time(results: Results, docs: int, engines: Sequence[Engine], qu
     """Ask jiyi everything once, which fills its reader's columns, and the others one block."""
     for engine in engines:
         if engine.name == "jiyi":
-            await _asked(engine, questions[:1])  # compiles
-            results.about("query", engine.name, docs).times(await _asked(engine, questions[1:]), "cold_")
+            await asked(engine, questions[:1])  # compiles
+            results.about("query", engine.name, docs).times(await asked(engine, questions[1:]), "cold_")
         else:
-            await _asked(engine, questions[:BLOCK])
+            await asked(engine, questions[:BLOCK])
 
 
-async def _rounds(engines: Sequence[Engine], questions: Sequence[Question]) -> dict[str, list[float]]:
+async def rounds(engines: Sequence[Engine], questions: Sequence[Question]) -> dict[str, list[float]]:
+    """Let engines take turns over blocks of the same questions; gives each one's times in milliseconds."""
     times: dict[str, list[float]] = {engine.name: [] for engine in engines}
     with console.status("asking …"):
         for at in range(0, len(questions), BLOCK):
             for engine in engines:
                 if sum(times[engine.name]) < ENOUGH_S * 1000:
-                    times[engine.name] += await _asked(engine, questions[at : at + BLOCK])
+                    times[engine.name] += await asked(engine, questions[at : at + BLOCK])
     return times
 
 
-async def _asked(engine: Engine, questions: Sequence[Question]) -> list[float]:
+async def asked(engine: Engine, questions: Sequence[Question]) -> list[float]:
+    """Ask one question after the other; gives the times in milliseconds."""
     times = []
     for question in questions:
         started = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.engines import TOP, AbsentError, InProcess
+from benchmarks.peers import why_absent
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Bm25s(InProcess):
         try:
             import bm25s  # noqa: PLC0415 - a peer may be absent
         except ImportError as error:
-            raise AbsentError(f"bm25s: {error}") from error
+            raise AbsentError(why_absent("bm25s")) from error
         self.name = "bm25s" if backend == "numpy" else f"bm25s_{backend}"
         self._index = bm25s.BM25(method="lucene", k1=DEFAULT_K1, b=DEFAULT_B, backend=backend)
         self._index.index(tokens, show_progress=False)

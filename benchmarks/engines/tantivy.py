@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.engines import TOP, AbsentError, InProcess
 from benchmarks.load import one_word
+from benchmarks.peers import why_absent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ class Tantivy(InProcess):
         try:
             import tantivy  # noqa: PLC0415 - a peer may be absent
         except ImportError as error:
-            raise AbsentError(f"tantivy: {error}") from error
+            raise AbsentError(why_absent("tantivy")) from error
         builder = tantivy.SchemaBuilder()
         builder.add_text_field("terms", stored=False, tokenizer_name="words", index_option="freq")
         builder.add_integer_field("place", stored=True)
