@@ -86,8 +86,10 @@ def judge(results: Results, sizes: list[int]) -> Iterator[Verdict]:
         verdicts = [_judge(results, aim, docs) for docs in sizes]
         measured = [verdict for verdict in verdicts if verdict.measured is not None]
         yield from measured or verdicts[:1]
-    if len(sizes) > 1:
-        yield from (_steady(results, source, sizes) for source in (_ONE_WORKER, _TWO_WORKERS))
+    for source in (_ONE_WORKER, _TWO_WORKERS):
+        measured_at = [docs for docs in sizes if results.value(*source[:2], docs, source.metric)]
+        if len(measured_at) > 1:
+            yield _steady(results, source, measured_at[0], measured_at[-1])
 
 
 def _judge(results: Results, aim: Aim, docs: int) -> Verdict:
@@ -101,10 +103,8 @@ def _judge(results: Results, aim: Aim, docs: int) -> Verdict:
     return Verdict(aim.text, docs, measured, bound, met)
 
 
-def _steady(results: Results, source: Source, sizes: list[int]) -> Verdict:
-    few, many = min(sizes), max(sizes)
-    rates = [results.value(*source[:2], docs, source.metric) for docs in (few, many)]
-    text = f"ingest, {source.metric.removesuffix('_docs_per_s').replace('_', ' ')}, {many:,} / {few:,} documents"
-    if not (rates[0] and rates[1]):
-        return Verdict(text, many, None, f"≥ {_STEADY}", None)
-    return Verdict(text, many, rates[1] / rates[0], f"≥ {_STEADY}", rates[1] / rates[0] >= _STEADY)
+def _steady(results: Results, source: Source, few: int, many: int) -> Verdict:
+    rates = [results.value(*source[:2], docs, source.metric) or 0.0 for docs in (few, many)]
+    workers = source.metric.removesuffix("_docs_per_s").replace("_", " ")
+    ratio = rates[1] / rates[0]
+    return Verdict(f"ingest, {workers}, {many:,} / {few:,} documents", many, ratio, f"≥ {_STEADY}", ratio >= _STEADY)

@@ -88,7 +88,8 @@ class Run:
             await ingest(self.results, settings, database, load_of_size.memories, 1)
 
     async def _step(self, name: str, step: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        if self._options.only and name not in self._options.only:
+        needed = step is ingest  # by every other
+        if self._options.only and name not in self._options.only and not needed:
             return
         minutes = (time.monotonic() - self._started) / 60
         console.print(

@@ -31,8 +31,8 @@ def write_report(results: Results, folder: Path, facts: dict[str, str]) -> Path:
 
 
 def sizes_of(results: Results) -> list[int]:
-    """Give the numbers of documents at which questions were asked or documents written."""
-    return sorted({row.docs for row in results.rows if row.bench in {"query", "ingest"}})
+    """Give the numbers of documents at which anything was measured."""
+    return sorted({row.docs for row in results.rows})
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -61,7 +61,7 @@ def _report(results: Results, picture: str, facts: dict[str, str]) -> Iterator[s
     yield from _table(("aim", "documents", "measured", "bound", ""), map(verdict_cells, verdicts(results)))
     yield f"## Query latency\n\n{picture}\n"
     yield f"{BENCHES['query']}\n"
-    for docs in sizes_of(results):
+    for docs in sorted({row.docs for row in results.of("query")}):
         yield from _query_tables(results, docs)
     for bench, title in TITLES.items():
         yield f"## {title}\n\n{BENCHES[bench]}\n"
