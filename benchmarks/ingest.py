@@ -117,8 +117,8 @@ async def ingest_redisearch(
 ) -> None:
     """Bring the same memories into RediSearch; its analysis is in the time, ours of the pre-split terms is not."""
     docs = len(memories)
-    empty = engine.used_memory()
     engine.create()
+    empty = engine.used_memory()
     seconds = await engine.add(memories, tokens)
     indexed = engine.documents()
     note = "" if indexed == docs else f"only {indexed} of {docs} documents are in its index"

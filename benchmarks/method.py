@@ -25,7 +25,8 @@ analyses in its server.""",
     "memory": """\
 What the server has allocated (`used_memory`) beyond its empty state, divided by the documents; the kinds of keys as
 `MEMORY USAGE` tells. RediSearch stores the same fields and indexes the text alone, without positions; jiyi's includes
-the filters by author, tags and the like. `redisearch` keeps text and pre-split terms.""",
+the filters by author, tags and the like. `redisearch` keeps text and pre-split terms; the
+dictionary of `redisearch_chinese` is not counted.""",
     "freshness": """\
 A thousand writes a second for ten seconds, by one producer, one round trip each, beside two workers and a reader.
 From the call of `write`: `applied_` until the worker has announced that the index has it, for every write; `found_`
