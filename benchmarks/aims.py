@@ -94,7 +94,7 @@ def judge(results: Results, sizes: list[int]) -> Iterator[Verdict]:
 
 def _judge(results: Results, aim: Aim, docs: int) -> Verdict:
     sign = "≥" if aim.at_least else "≤"
-    bound = f"{sign} {aim.limit:,.3g} {aim.unit}".rstrip()
+    bound = f"{sign} {round(aim.limit, 3):,} {aim.unit}".rstrip()
     measured = results.value(*aim.source[:2], docs, aim.source.metric)
     if aim.reference is not None:
         other = results.value(*aim.reference[:2], docs, aim.reference.metric)

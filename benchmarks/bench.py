@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from benchmarks.load import Load
 
 _FURTHER = 20_000
-_REWRITTEN = 20_000
+_REWRITTEN = 10_000
 _SPREAD_UP_TO = 100_000
 
 

@@ -8,8 +8,8 @@ gets the terms of jiyi's analysis, except `redisearch_chinese`, which analyses d
 the words of the question. The analysis of a question is not in the times (`analyze_mean_ms`), and fetching the
 memories neither (see HTTP). jiyi and RediSearch answer from a server process, by a unix socket; the others are
 libraries in this process, whose index does not change. `cold_` is the first time that jiyi's reader meets each
-question, with nothing read from the server before. `queries` is how many were asked: an engine that has taken half a
-minute drops out. `same_top_10` is the share of jiyi's ten best that the engine finds too; formulas differ,
+question, with nothing read from the server before. `queries` is how many were asked: an engine that has taken fifteen
+seconds drops out. `same_top_10` is the share of jiyi's ten best that the engine finds too; formulas differ,
 RediSearch's k1 = 1.2 and b = 0.5 most. `server_` is per query and by the server's own account: the processor time of
 its process, and the time inside commands.""",
     "http": """\

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BLOCK = 50
 """Questions that an engine answers before the next has its turn: a disturbance of the machine hits all alike."""
-ENOUGH_S = 30.0
+ENOUGH_S = 15.0
 """An engine that has taken so long drops out of further rounds; a row says how many questions it was asked."""
 _CPU_S = 15.0
 _CHECKED = 100

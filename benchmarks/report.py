@@ -81,10 +81,9 @@ def _query_tables(results: Results, docs: int) -> Iterator[str]:
     rows = [row for row in results.of("query") if row.docs == docs]
     values = {(row.engine, row.metric): row.value for row in rows}
     ours = values.get(("jiyi", "mean_ms"))
-    engines = list(dict.fromkeys(row.engine for row in rows))
     yield f"### {docs:,} documents\n"
     lines = []
-    for engine in engines:
+    for engine in _engines(rows):
         mean = values.get((engine, "mean_ms"))
         ratio = number(mean / ours) if mean and ours else "–"
         lines.append([engine, *(_cell(values.get((engine, metric))) for metric in _QUERY_COLUMNS), ratio])
@@ -97,17 +96,19 @@ def _query_tables(results: Results, docs: int) -> Iterator[str]:
 
 
 def _side_by_side(rows: list[Row]) -> Iterator[str]:
-    """One table a size: metrics down, engines across, and what the others have for each of ours."""
+    """One table a size: metrics down, engines across, with their ratio to jiyi."""
     for docs, group in groupby(sorted(rows, key=lambda row: row.docs), key=lambda row: row.docs):
         of_size = list(group)
-        engines = list(dict.fromkeys(row.engine for row in of_size))
+        engines = _engines(of_size)
         values = {(row.engine, row.metric): row for row in of_size}
         yield f"### {docs:,} documents\n"
         lines = []
         for metric in dict.fromkeys(row.metric for row in of_size):
             found = [values.get((engine, metric)) for engine in engines]
             unit = next((row.unit for row in found if row and row.unit), "")
-            lines.append([metric, *(_cell(row.value if row else None) for row in found), unit])
+            ours = found[0].value if found[0] and engines[0] == "jiyi" else None
+            cells = [_cell(row.value if row else None, ours if row is not found[0] else None) for row in found]
+            lines.append([metric, *cells, unit])
         yield from _table(("metric", *engines, "unit"), lines)
         yield from _notes(of_size)
 
@@ -119,8 +120,15 @@ def _notes(rows: Iterable[Row]) -> Iterator[str]:
         yield ""
 
 
-def _cell(value: float | None) -> str:
-    return "–" if value is None else number(value)
+def _engines(rows: Sequence[Row]) -> list[str]:
+    """Give the engines of these rows, jiyi first."""
+    return sorted(dict.fromkeys(row.engine for row in rows), key=lambda engine: engine != "jiyi")
+
+
+def _cell(value: float | None, ours: float | None = None) -> str:
+    if value is None:
+        return "–"
+    return f"{number(value)} ({number(value / ours)}×)" if ours else number(value)
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
