@@ -7,6 +7,7 @@ Everything is real: servers, worker and reader processes, documents and question
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ class Run:
     async def all(self) -> None:
         """Measure at every size; rewriting once, at the smallest."""
         for docs in sorted(self._options.documents):
-            load_of_size = load(docs, min(docs, _FURTHER), self._options.queries)
+            load_of_size = await load(docs, min(docs, _FURTHER), self._options.queries)
             self.facts["documents"] = load_of_size.source
             await self._size(load_of_size)
             if docs == min(self._options.documents):
@@ -98,10 +99,18 @@ class Run:
         try:
             await step(*arguments)
         except (RedisError, JiyiError, OSError, RuntimeError, TimeoutError, ExceptionGroup) as error:
+            _end_if_interrupted()  # a client library may have made an error of its own of it
             console.print_exception()
             docs = next((row.docs for row in reversed(self.results.rows)), 0)
             self.results.about(name, "jiyi", docs).absent("failed", f"{type(error).__name__}: {error}"[:300])
         self.results.write(BUILD / "bench.json")
+        _end_if_interrupted()
+
+
+def _end_if_interrupted() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def main() -> None:

@@ -6,11 +6,11 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
 import msgspec
 import rjieba
 
@@ -62,12 +62,12 @@ def tokens_of(analyzer: Analyzer, memory: dict[str, Any]) -> list[str]:
     return [term for term, frequency in analyzer.terms(memory["content"]).items() for _ in range(frequency)]
 
 
-def load(documents: int, further: int, questions: int) -> Load:
+async def load(documents: int, further: int, questions: int) -> Load:
     """Read real documents and questions; without the data, variations of the example memories."""
     generator = DATA / "make_load.py"
     if generator.exists():
-        memories = [msgspec.json.decode(line) for line in _generate(generator, documents + further)]
-        texts = [line.decode() for line in _generate(generator, questions, "--queries")]
+        memories = [msgspec.json.decode(line) for line in await _generate(generator, documents + further)]
+        texts = [line.decode() for line in await _generate(generator, questions, "--queries")]
         source = "real texts, Chinese and English"
     else:
         memories, texts = _varied(documents + further, questions)
@@ -88,9 +88,11 @@ def spread(memories: Sequence[dict[str, Any]], namespaces: int) -> list[dict[str
     return [{**memory, "ns": f"load-{i % namespaces}"} for i, memory in enumerate(memories)]
 
 
-def _generate(generator: Path, count: int, *options: str) -> list[bytes]:
+async def _generate(generator: Path, count: int, *options: str) -> list[bytes]:
     command = [sys.executable, str(generator), "-n", str(count), *options]
-    return subprocess.run(command, capture_output=True, check=True).stdout.splitlines()
+    # In a session of its own a Ctrl-C does not reach it, but ends us, and so it.
+    finished = await anyio.run_process(command, stderr=None, start_new_session=True)
+    return finished.stdout.splitlines()
 
 
 def _varied(documents: int, questions: int) -> tuple[list[dict[str, Any]], list[str]]:
