@@ -45,6 +45,7 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.results = Results()
         self._options = options
+        self._docs = 0
         self._started = time.monotonic()
         self.facts = {"load average before": f"{os.getloadavg()[0]:.2f}"}
 
@@ -63,6 +64,7 @@ class Run:
     async def _size(self, load_of_size: Load) -> None:
         memories, questions = load_of_size.memories, load_of_size.questions
         docs, results = len(memories), self.results
+        self._docs = docs
         console.rule(f"{docs:,} documents, {len(questions):,} questions", align="left")
         await self._step("ingest", self._one_worker, load_of_size)
         if docs <= _SPREAD_UP_TO:
@@ -101,8 +103,7 @@ class Run:
         except (RedisError, JiyiError, OSError, RuntimeError, TimeoutError, ExceptionGroup) as error:
             _end_if_interrupted()  # a client library may have made an error of its own of it
             console.print_exception()
-            docs = next((row.docs for row in reversed(self.results.rows)), 0)
-            self.results.about(name, "jiyi", docs).absent("failed", f"{type(error).__name__}: {error}"[:300])
+            self.results.about(name, "jiyi", self._docs).absent("failed", f"{type(error).__name__}: {error}"[:300])
         self.results.write(BUILD / "bench.json")
         _end_if_interrupted()
 

@@ -78,4 +78,6 @@ async def _redisearch(
     engine = RediSearch(path, variant)
     stack.push_async_callback(engine.close)
     await ingest_redisearch(results, engine, load.memories, tokens)
+    note = "indexes within the write: searchable when HSET has returned"
+    results.about("freshness", variant, len(load.memories)).absent("all", note)
     return engine

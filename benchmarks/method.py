@@ -15,7 +15,7 @@ its process, and the time inside commands.""",
     "http": """\
 One reader process, `GET /memory/search` with ten memories returned, seen from another process (uvloop and httptools;
 `client_cpu_us` is what that costs itself, per request, on the same machine). One connection, one question after the
-other; then sixteen connections.""",
+other; then sixteen connections. The peers have no HTTP interface.""",
     "ingest": """\
 jiyi: all events are on the stream before, and the clock runs from the moment when every worker has read its first
 batch to the last entry applied; `server_us_per_doc` and `script_` are the scripts' time at the server. RediSearch:

@@ -33,6 +33,9 @@ def draw(results: Results, path: Path) -> str:
         axes.set(
             xscale="log", yscale="log", xlabel="documents", title=f"query {metric.removesuffix('_ms')}, index layer"
         )
+        sizes = sorted({row.docs for row in results.of("query")})
+        axes.set_xticks(sizes, [f"{docs:,}" for docs in sizes])
+        axes.set_xticks([], minor=True)
         axes.grid(visible=True, which="major", color="#dddddd", lw=0.6)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)

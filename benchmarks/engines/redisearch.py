@@ -65,7 +65,6 @@ class RediSearch:
     def __init__(self, path: str, variant: str) -> None:
         self.name = variant
         self._client: Any = redis.Redis(unix_socket_path=path, protocol=2)
-        self._command: list[Any] = []
         self._monitor = redis.asyncio.Redis(unix_socket_path=path)
 
     def create(self) -> None:
