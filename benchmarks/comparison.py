@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.engines import AbsentError
 from benchmarks.engines.bm25s import Bm25s
+from benchmarks.engines.fixed_loop import FixedLoop
 from benchmarks.engines.jiyi import Jiyi
 from benchmarks.engines.rank_bm25 import RankBm25
 from benchmarks.engines.redisearch import CHINESE, PRE_SPLIT, RediSearch, locate
@@ -68,7 +69,7 @@ async def compared(results: Results, settings: Settings, database: Database, loa
                 stack.push_async_callback(engine.close)
                 engines.append(engine)
         del tokens
-        await measure_queries(results, docs, engines, load.questions)
+        await measure_queries(results, docs, [*engines, FixedLoop()], load.questions)
 
 
 async def _redisearch(

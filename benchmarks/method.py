@@ -11,7 +11,8 @@ libraries in this process, whose index does not change. `cold_` is the first tim
 question, with nothing read from the server before. `queries` is how many were asked: an engine that has taken fifteen
 seconds drops out. `same_top_10` is the share of jiyi's ten best that the engine finds too; formulas differ,
 RediSearch's k1 = 1.2 and b = 0.5 most. `server_` is per query and by the server's own account: the processor time of
-its process, and the time inside commands.""",
+its process, and the time inside commands. `fixed_loop` is no engine, but the same small computation each time: the
+further its p99 is from its p50, the more the machine was disturbed.""",
     "http": """\
 One reader process, `GET /memory/search` with ten memories returned, seen from another process (uvloop and httptools;
 `client_cpu_us` is what that costs itself, per request, on the same machine). One connection, one question after the
@@ -25,8 +26,8 @@ analyses in its server.""",
     "memory": """\
 What the server has allocated (`used_memory`) beyond its empty state, divided by the documents; the kinds of keys as
 `MEMORY USAGE` tells. RediSearch stores the same fields and indexes the text alone, without positions; jiyi's includes
-the filters by author, tags and the like. `redisearch` keeps text and pre-split terms; the
-dictionary of `redisearch_chinese` is not counted.""",
+the filters by author, tags and the like. `redisearch` keeps text and pre-split terms; the dictionary of
+`redisearch_chinese` is not counted.""",
     "freshness": """\
 A thousand writes a second for ten seconds, by one producer, one round trip each, beside two workers and a reader.
 From the call of `write`: `applied_` until the worker has announced that the index has it, for every write; `found_`

@@ -29,7 +29,7 @@ def draw(results: Results, path: Path) -> str:
     for axes, metric in zip(figure.subplots(1, 2, sharey=True), ("p50_ms", "p99_ms"), strict=True):
         for engine, points in _lines(results, metric).items():
             width = 2.4 if engine == "jiyi" else 1.3
-            axes.plot(*zip(*points, strict=True), "o-", label=engine, color=_COLOURS.get(engine), lw=width, ms=4)
+            axes.plot(*zip(*points, strict=True), "o-", label=engine, color=_COLOURS[engine], lw=width, ms=4)
         axes.set(
             xscale="log", yscale="log", xlabel="documents", title=f"query {metric.removesuffix('_ms')}, index layer"
         )
@@ -50,6 +50,6 @@ def draw(results: Results, path: Path) -> str:
 def _lines(results: Results, metric: str) -> dict[str, list[tuple[int, float]]]:
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in results.of("query"):
-        if row.metric == metric and row.value:
+        if row.metric == metric and row.value and row.engine in _COLOURS:
             lines.setdefault(row.engine, []).append((row.docs, row.value))
     return dict(sorted(lines.items(), key=lambda line: -line[1][-1][1]))
