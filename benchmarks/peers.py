@@ -44,7 +44,7 @@ def main() -> None:
 def why_absent(package: str) -> str:
     """Give the reason why a package could not be installed, as far as it is known."""
     reasons = json.loads(_REASONS.read_text()) if _REASONS.exists() else {}
-    return f"{package} cannot be installed here: {reasons.get(package, 'run python -m benchmarks.peers')}"
+    return f"{package} is not installed: {reasons.get(package, 'python -m benchmarks.peers does that')}"
 
 
 def _is_installed(name: str) -> bool:
