@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
-import threading
+import sys
 import time
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 import redis.asyncio
 
 from benchmarks.http_load import reader
+from benchmarks.load import ROOT
 from benchmarks.processes import service
-from jiyi import SyncProducer
+from jiyi import Producer
 from jiyi.keys import APPLIED_PATTERN
 
 if TYPE_CHECKING:
@@ -26,40 +29,9 @@ if TYPE_CHECKING:
 RATE = 1_000
 SECONDS = 10
 WORKERS = 2
-_PROBES_PER_S = 5
+_TEXTS = 5_000
+_BETWEEN_PROBES_S = 0.1
 _PATIENCE_S = 30.0
-
-
-class Writer:
-    """Writes at a steady rate from a thread; notes when each call began. A late one is not left out, nor hurried."""
-
-    def __init__(self, settings: Settings, texts: Sequence[str]) -> None:
-        self._settings = settings
-        self._texts = texts
-        self._stopped = threading.Event()
-        self.begun: dict[str, float] = {}
-
-    def run(self) -> None:
-        """Write all of them; blocks."""
-        with SyncProducer(settings=self._settings) as producer:
-            started = time.perf_counter()
-            for i in range(RATE * SECONDS):
-                if (ahead := started + i / RATE - time.perf_counter()) > 0:
-                    time.sleep(ahead)
-                if self._stopped.is_set():
-                    return
-                memory_id = f"fresh-{i}"
-                self.begun[memory_id] = time.perf_counter()
-                producer.write(id=memory_id, content=f"{self._texts[i % len(self._texts)]} {probe_word(i)}")
-
-    def stop(self) -> None:
-        """Let `run` return soon."""
-        self._stopped.set()
-
-
-def probe_word(i: int) -> str:
-    """Give a word that one memory alone contains."""
-    return f"probe{i}"
 
 
 async def measure_freshness(
@@ -69,9 +41,8 @@ async def measure_freshness(
 
     `applied_`: until the worker has applied the write, as the message says that wakes waiting readers. Every later
     search finds it, so this is the time to searchable, for every write. `found_`: until a search over HTTP, repeated
-    every few milliseconds, has really found it, for a sample.
+    every few milliseconds, has really found it, for further memories that are written meanwhile.
     """
-    writer = Writer(settings, [memory["content"] for memory in memories[:5000]])
     applied: dict[str, float] = {}
     found: list[float] = []
     async with (
@@ -82,24 +53,32 @@ async def measure_freshness(
     ):
         await anyio.sleep(2)  # the workers start
         tasks.start_soon(_listen, client, applied)
-        try:
-            async with anyio.create_task_group() as writing:
-                writing.start_soon(anyio.to_thread.run_sync, writer.run)
-                writing.start_soon(_probe, port, writer, found)
-        finally:
-            writer.stop()
+        tasks.start_soon(_probe, port, settings, found)
+        due, seconds = await _write(settings, [memory["content"] for memory in memories[:_TEXTS]])
         with anyio.move_on_after(_PATIENCE_S):
-            while len(applied) < len(writer.begun):
+            while due.keys() - applied.keys():
                 await anyio.sleep(0.05)
         tasks.cancel_scope.cancel()
     rows = results.about("freshness", "jiyi", docs)
-    lags = [(applied[one] - begun) * 1000 for one, begun in writer.begun.items() if one in applied]
-    missing = len(writer.begun) - len(lags)
+    lags = [(applied[one] - at) * 1000 for one, at in due.items() if one in applied]
     rows.times(lags, "applied_")
-    rows.record("writes_per_s", RATE, "1/s", f"{missing} not applied within {_PATIENCE_S:g} s" if missing else "")
+    if missing := len(due) - len(lags):
+        rows.absent("applied_later", f"{missing} of {len(due)} were not applied within {_PATIENCE_S:g} s")
+    rows.record("writes_per_s", len(due) / seconds, "1/s")
     percentiles = quantiles(found, n=100, method="inclusive")
-    rows.record("found_p50_ms", percentiles[49], "ms", f"a sample of {len(found)}")
-    rows.record("found_p99_ms", percentiles[98], "ms", f"a sample of {len(found)}")
+    for name, value in (("p50", percentiles[49]), ("p99", percentiles[98])):
+        rows.record(f"found_{name}_ms", value, "ms", f"a sample of {len(found)}")
+
+
+async def _write(settings: Settings, texts: Sequence[str]) -> tuple[dict[str, float], float]:
+    """Write in a process of its own; gives when each memory was due, and the seconds that all of it took."""
+    command = [sys.executable, "-m", "benchmarks.writer", str(RATE), str(SECONDS)]
+    lines = b"\n".join(map(msgspec.json.encode, texts))
+    environment = {**os.environ, **settings.to_environment()}
+    with anyio.fail_after(10 * SECONDS):
+        done = await anyio.run_process(command, input=lines, stderr=None, cwd=ROOT, env=environment)
+    answer = msgspec.json.decode(done.stdout)
+    return answer["due"], answer["seconds"]
 
 
 async def _listen(client: Any, applied: dict[str, float]) -> None:
@@ -112,19 +91,19 @@ async def _listen(client: Any, applied: dict[str, float]) -> None:
                     applied.setdefault(memory_id, now)
 
 
-async def _probe(port: int, writer: Writer, found: list[float]) -> None:
-    """Now and then, look for the newest memory until it is found."""
-    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-        end = time.perf_counter() + SECONDS - 1
+async def _probe(port: int, settings: Settings, found: list[float]) -> None:
+    """Now and then, write a memory with a word of its own, and ask for the word until it is found."""
+    async with Producer(settings=settings) as producer, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await anyio.sleep(2)  # the writer starts
+        end = time.perf_counter() + SECONDS - 2
         while time.perf_counter() < end:
-            await anyio.sleep(1 / _PROBES_PER_S)
-            if not writer.begun:
-                continue
-            newest = next(reversed(writer.begun))
-            word = probe_word(int(newest.removeprefix("fresh-")))
+            word = f"probe{len(found)}"
+            started = time.perf_counter()
+            await producer.write(id=word, content=f"{word} 记忆")
             while await _total(stream, word) == 0:
                 await anyio.sleep(0.003)
-            found.append((time.perf_counter() - writer.begun[newest]) * 1000)
+            found.append((time.perf_counter() - started) * 1000)
+            await anyio.sleep(_BETWEEN_PROBES_S)
 
 
 async def _total(stream: Any, word: str) -> int:

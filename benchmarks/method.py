@@ -29,9 +29,10 @@ What the server has allocated (`used_memory`) beyond its empty state, divided by
 the filters by author, tags and the like. `redisearch` keeps text and pre-split terms; the dictionary of
 `redisearch_chinese` is not counted.""",
     "freshness": """\
-A thousand writes a second for ten seconds, by one producer, one round trip each, beside two workers and a reader.
-From the call of `write`: `applied_` until the worker has announced that the index has it, for every write; `found_`
-until a search over HTTP, repeated every 3 ms, has really found it, for a sample.""",
+A thousand writes a second for ten seconds, by a process of its own, beside two workers and a reader. From the moment
+when a write is due: `applied_` until the worker has announced that the index has it, for every write; `found_` until
+a search over HTTP, repeated every 3 ms, has really found it, for further memories with a word of their own. What
+falls due during a round trip goes together into the next. `writes_per_s` is the rate that was reached.""",
     "under_load": """\
 The same questions over HTTP on one connection, at rest, and while two workers apply further documents to the same
 namespace as fast as they can. Reader, workers, server and client share the cores of the machine.""",
