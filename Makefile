@@ -44,11 +44,13 @@ types: $(INSTALLED) ## Check the types, strictly
 imports: $(INSTALLED) ## Check the import layers
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED) ## Measure ingest, freshness, memory and search at 100,000 documents (about 5 minutes)
-	@$(BIN)/python benchmarks/bench.py --documents 100000
+bench: $(INSTALLED) ## Measure jiyi and its peers at 10,000, 100,000 and 500,000 documents, for docs/benchmarks.md (DOCUMENTS=)
+	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks.bench --publish --documents $(or $(DOCUMENTS),10000 100000 500000)
 
-bench-quick: $(INSTALLED) ## The same at 20,000 documents (about a minute)
-	@$(BIN)/python benchmarks/bench.py --documents 20000
+bench-quick: $(INSTALLED) ## The same at 20,000 documents, about five minutes; the report goes to build/
+	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks.bench --documents 20000
 
 chaos: $(INSTALLED) ## Break a running service at random for minutes and prove that nothing is lost (SEED=, SECONDS=, WORKERS=)
 	@$(BIN)/python -m faults.chaos $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WORKERS),--workers $(WORKERS))

@@ -1,271 +1,141 @@
-"""Measure jiyi end to end on this machine: ingest, freshness, memory, search at the index layer and over HTTP.
+"""`python -m benchmarks.bench`: measure jiyi and its peers on this machine, and report.
 
-Everything is real: an embedded server, worker processes, the reader, and documents and questions from the
-folder that `JIYI_BENCH_DATA` names (a `make_load.py` there writes both; without it, variations of the example
-memories serve, which repeat words more than real text does). Prints a table and writes build/bench.json.
+Everything is real: servers, worker and reader processes, documents and questions (from the folder that
+`JIYI_BENCH_DATA` names). Every number goes to build/bench.json, the report to build/ or, with --publish, to docs/.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
+import asyncio
 import os
-import random
-import shutil
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
-from pathlib import Path
-from statistics import fmean, quantiles
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import msgspec
-from rich.console import Console
+from redis.exceptions import RedisError
 from rich.table import Table
 
-from jiyi import SyncProducer
-from jiyi.analysis import Analyzer
-from jiyi.connections import connect
-from jiyi.events import parse_entry
-from jiyi.server import EmbeddedServer
-from jiyi.settings import Settings
-from jiyi.streams import EventStream
-from jiyi_api import kernel
-from jiyi_api.queries import SearchQuery, SearchRequest
-from jiyi_api.searcher import Searcher
-from jiyi_api.snapshots import SnapshotReader
+from benchmarks.comparison import compared
+from benchmarks.freshness import measure_freshness
+from benchmarks.http_load import measure_cold_start, measure_http
+from benchmarks.ingest import ingest
+from benchmarks.load import BUILD, ROOT, load
+from benchmarks.memory import measure_memory, measure_namespaces, trimmed, used_memory
+from benchmarks.processes import jiyi_server, service
+from benchmarks.report import verdict_cells, verdicts, write_report
+from benchmarks.results import Results, console
+from benchmarks.rewrites import measure_rewrites
+from benchmarks.under_load import measure_under_load
+from jiyi.errors import JiyiError
 
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "build" / "bench"
-API_PORT = 8797
-FRESH_RATE = 500
-FRESH_SECONDS = 10
-SHORT_TERMS = 5  # questions of at most so many terms are also reported by themselves
-console = Console(highlight=False)
-rows: list[dict] = []
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
+    from benchmarks.load import Load
 
-def record(bench, docs, metric, value, unit):
-    rows.append(
-        {"bench": bench, "engine": "jiyi", "docs": docs, "metric": metric, "value": round(value, 4), "unit": unit}
-    )
+_FURTHER = 20_000
+_REWRITTEN = 10_000
+_SPREAD_UP_TO = 100_000
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=20_000)
-    parser.add_argument("--queries", type=int, default=2_000)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--namespaces", type=int, default=0, help="spread over this many namespaces (0: one)")
-    parser.add_argument("--no-single", action="store_true", help="leave out the ingest run with one worker")
-    options = parser.parse_args()
-    memories, questions = load(options)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    if not options.no_single:
-        anyio.run(ingest_only, memories, 1)
-    anyio.run(everything, memories, questions, options.workers, backend_options={"use_uvloop": True})
-    show()
-    (ROOT / "build" / "bench.json").write_text(json.dumps(rows, indent=1) + "\n")
+class Run:
+    """One run over all sizes. A step that fails is a row that says so, and the others go on."""
 
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.results = Results()
+        self._options = options
+        self._docs = 0
+        self._started = time.monotonic()
+        self.facts = {"load average before": f"{os.getloadavg()[0]:.2f}"}
 
-def load(options):
-    generator = Path(os.environ.get("JIYI_BENCH_DATA", ROOT.parent / "shared" / "data")) / "make_load.py"
-    if not generator.exists():
-        return varied(options)
-    spread = ["--namespaces", str(options.namespaces)] if options.namespaces else []
-    lines = subprocess.run(
-        [sys.executable, generator, "-n", str(options.documents), *spread], capture_output=True, check=True
-    ).stdout.splitlines()
-    texts = (
-        subprocess.run(
-            [sys.executable, generator, "-n", str(options.queries), "--queries"], capture_output=True, check=True
+    async def all(self) -> None:
+        """Measure at every size; rewriting once, at the smallest."""
+        for docs in sorted(self._options.documents):
+            load_of_size = await load(docs, min(docs, _FURTHER), self._options.queries)
+            self.facts["documents"] = load_of_size.source
+            await self._size(load_of_size)
+            if docs == min(self._options.documents):
+                memories = load_of_size.memories[:_REWRITTEN]
+                await self._step("rewrites", measure_rewrites, self.results, memories, load_of_size.questions)
+        self.facts["load average after"] = f"{os.getloadavg()[0]:.2f}"
+        self.facts["duration"] = f"{(time.monotonic() - self._started) / 60:.0f} minutes"
+
+    async def _size(self, load_of_size: Load) -> None:
+        memories, questions = load_of_size.memories, load_of_size.questions
+        docs, results = len(memories), self.results
+        self._docs = docs
+        console.rule(f"{docs:,} documents, {len(questions):,} questions", align="left")
+        await self._step("ingest", self._one_worker, load_of_size)
+        if docs <= _SPREAD_UP_TO:
+            await self._step("memory", measure_namespaces, results, memories)
+        else:
+            note = f"left out above {_SPREAD_UP_TO:,} documents, for time"
+            results.about("memory", "jiyi", docs).absent("300_namespaces_bytes_per_doc", note)
+        async with jiyi_server() as (settings, database):
+            empty = await used_memory(database)
+            await self._step("ingest", ingest, results, settings, database, memories, 2)
+            async with service("jiyi_workers", settings):
+                await trimmed(settings, database)
+            await self._step("memory", measure_memory, results, database, docs, empty)
+            await self._step("query", compared, results, settings, database, load_of_size)
+            await self._step("http", measure_http, results, settings, docs, questions)
+            await self._step("cold_start", measure_cold_start, results, settings, docs, questions[0])
+            further = load_of_size.further
+            await self._step("under_load", measure_under_load, results, settings, database, docs, further, questions)
+            await self._step("freshness", measure_freshness, results, settings, docs, memories, questions[0])
+
+    async def _one_worker(self, load_of_size: Load) -> None:
+        """Bring memories into an empty server and record how fast one worker was."""
+        async with jiyi_server() as (settings, database):
+            await ingest(self.results, settings, database, load_of_size.memories, 1)
+
+    async def _step(self, name: str, step: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        needed = step is ingest  # by every other
+        if self._options.only and name not in self._options.only and not needed:
+            return
+        minutes = (time.monotonic() - self._started) / 60
+        console.print(
+            f"[bold]{name}[/]: {(step.__doc__ or name).splitlines()[0]}  [dim]{minutes:.1f} min[/]", soft_wrap=True
         )
-        .stdout.decode()
-        .splitlines()
-    )
-    return [msgspec.json.decode(line) for line in lines], texts
-
-
-def varied(options):
-    console.print("[yellow]no real load data here: varying the example memories[/]")
-    source = [json.loads(line) for line in (ROOT / "examples" / "memories.jsonl").read_text().splitlines()]
-    chance = random.Random(1)
-    memories = [
-        {**chance.choice(source), "id": f"bench-{i}",
-         "content": "\n".join(chance.choice(source)["content"] for _ in range(2)) + f"\n{i}"}
-        for i in range(options.documents)
-    ]  # fmt: skip
-    questions = [json.loads(line)["query"] for line in (ROOT / "examples" / "questions.jsonl").read_text().splitlines()]
-    return memories, [chance.choice(questions) for _ in range(options.queries)]
-
-
-@contextmanager
-def processes(module, count, settings, **extra):
-    environment = {**os.environ, **settings.to_environment(), "JIYI_LOG_LEVEL": "warning", **extra}
-    started = [subprocess.Popen([sys.executable, "-m", module], env=environment) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.wait(20)
-
-
-async def fill(url, memories):
-    """Append everything, before any worker runs; gives the last entry."""
-    started = time.perf_counter()
-    with SyncProducer(url) as producer:
-        accepted = [one for i in range(0, len(memories), 1000) for one in producer.write_many(memories[i : i + 1000])]
-    record("ingest", len(memories), "appended_per_s", len(memories) / (time.perf_counter() - started), "1/s")
-    return accepted[-1].entry
-
-
-async def ingested(database, settings, last, count, label):
-    """Time from the first applied document to the last."""
-    stream = EventStream(database, settings.stream, settings.group)
-    while not (state := await stream.state(0)) or parse_entry(state.floor) <= (1, 0):
-        await anyio.sleep(0.005)
-    started = time.perf_counter()
-    while parse_entry((await stream.state(0)).floor) <= parse_entry(last):
-        await anyio.sleep(0.02)
-    seconds = time.perf_counter() - started
-    record("ingest", count, f"{label}_docs_per_s", count / seconds, "1/s")
-
-
-async def ingest_only(memories, workers):
-    folder = FOLDER / f"workers-{workers}"
-    async with EmbeddedServer(folder) as server:
-        settings = Settings(redis_url=server.url)
-        database = await connect(settings)
-        last = await fill(server.url, memories)
-        rows.clear()
-        with processes("jiyi_workers", workers, settings):
-            await ingested(database, settings, last, len(memories), f"{workers}_worker{'s' * (workers > 1)}")
-        await database.aclose()
-    shutil.rmtree(folder)
-
-
-async def everything(memories, questions, workers):
-    count = len(memories)
-    async with EmbeddedServer(FOLDER / "server") as server:
-        settings = Settings(redis_url=server.url, api_port=API_PORT, sweep_ms=1000)
-        database = await connect(settings)
-        empty = (await database.info("memory"))["used_memory"]
-        last = await fill(server.url, memories)
-        await database.config_resetstat()
-        with processes("jiyi_workers", workers, settings):
-            await ingested(database, settings, last, count, f"{workers}_workers")
-            await server_share(database, count)
-            while await database.xlen(settings.stream):  # the workers trim what is done
-                await anyio.sleep(0.1)
-            await memory_table(database, count, empty)
-            await freshness(server.url, database, memories)
-        await index_layer(database, questions, count)
-        with processes("jiyi_api", 1, settings):
-            await anyio.to_thread.run_sync(over_http, questions, count)
-        await database.aclose()
-
-
-async def server_share(database, count):
-    stats = await database.info("commandstats")
-    scripts = stats["cmdstat_evalsha"]["usec"] + stats.get("cmdstat_eval", {"usec": 0})["usec"]
-    record("ingest", count, "server_us_per_doc", scripts / count, "us")
-
-
-async def memory_table(database, count, empty):
-    used = (await database.info("memory"))["used_memory"]
-    record("memory", count, "bytes_per_doc", (used - empty) / count, "B")
-    kinds: dict[str, int] = {}
-    async for key in database.scan_iter(count=1000):
-        kind = key.partition(b":")[0].decode()
-        kinds[kind] = kinds.get(kind, 0) + int(await database.memory_usage(key, samples=0) or 0)
-    for kind, size in sorted(kinds.items(), key=lambda pair: -pair[1]):
-        if size / count >= 1:
-            record("memory", count, f"{kind}_bytes_per_doc", size / count, "B")
-
-
-async def freshness(url, database, memories):
-    """Write at a steady rate beside the workers; from the stored times of each entry and its indexing."""
-    accepted = []
-    with SyncProducer(url) as producer:
-        begun = time.perf_counter()
-        for i in range(FRESH_RATE * FRESH_SECONDS):
-            source = memories[i % len(memories)]
-            accepted.append(producer.write(id=f"fresh-{i}", ns="fresh", content=f"{source['content']} {i}"))
-            if (ahead := begun + i / FRESH_RATE - time.perf_counter()) > 0:
-                await anyio.sleep(ahead)
-    last = f"memory:{{fresh}}:{accepted[-1].id}"
-    while not await database.hget(last, "indexed_at"):
-        await anyio.sleep(0.01)
-    indexed = [await database.hget(f"memory:{{fresh}}:{one.id}", "indexed_at") for one in accepted]
-    lags = [max(0, int(at) - parse_entry(one.entry)[0]) for at, one in zip(indexed, accepted, strict=True)]
-    summarize("freshness", len(memories), lags, "ms", f"at_{FRESH_RATE}_per_s_")
-
-
-def summarize(bench, docs, values, unit, prefix=""):
-    percentiles = quantiles(values, n=100)
-    for name, value in (("mean", fmean(values)), ("p50", percentiles[49]), ("p99", percentiles[98])):
-        record(bench, docs, f"{prefix}{name}_{unit}", value, unit)
-
-
-async def index_layer(database, questions, count):
-    """Analyse, one call to Redis, score and explain the best ten: a search without fetching the documents."""
-    analyzer = Analyzer()
-    kernel.warm_up()
-    searcher = Searcher(database, analyzer, SnapshotReader(database, analyzer.fingerprint, 2**30))
-    settings = Settings()
-    queries = [SearchQuery.from_request(SearchRequest(q=text), settings) for text in questions]
-    short = [len(analyzer.query_terms(query.text)) <= SHORT_TERMS for query in queries]
-    for label in ("cold_", ""):
-        times, matched = [], 0
-        for query in queries:
-            started = time.perf_counter()
-            ranking = await searcher.rank(query, analyzer.query_terms(query.text), 10)
-            times.append((time.perf_counter() - started) * 1000)
-            matched += ranking.total
-        summarize("query", count, times, "ms", label)
-    summarize("query", count, [one for one, few in zip(times, short, strict=True) if few], "ms", "short_")
-    record("query", count, "mean_terms", fmean(len(analyzer.query_terms(text)) for text in questions), "")
-    record("query", count, "mean_matching_docs", matched / len(queries), "")
-
-
-def over_http(questions, count):
-    """One connection, one question after the other, ten memories returned."""
-    connection = http.client.HTTPConnection("127.0.0.1", API_PORT)
-    while True:
         try:
-            connection.request("GET", "/readyz")
-            ready = connection.getresponse()
-            ready.read()
-            if ready.status == 200:
-                break
-        except OSError:
-            connection.close()
-        time.sleep(0.1)
-    paths = [f"/memory/search?q={quote(text)}" for text in questions]
-    for label in ("http_cold", "http"):
-        times = []
-        for path in paths:
-            started = time.perf_counter()
-            connection.request("GET", path)
-            response = connection.getresponse()
-            response.read()
-            times.append((time.perf_counter() - started) * 1000)
-            assert response.status == 200, response.status
-        summarize(label, count, times, "ms")
+            await step(*arguments)
+        except (RedisError, JiyiError, OSError, RuntimeError, TimeoutError, ExceptionGroup) as error:
+            _end_if_interrupted()  # a client library may have made an error of its own of it
+            console.print_exception()
+            self.results.about(name, "jiyi", self._docs).absent("failed", f"{type(error).__name__}: {error}"[:300])
+        self.results.write(BUILD / "bench.json")
+        _end_if_interrupted()
 
 
-def show():
-    table = Table(title="jiyi", title_justify="left", box=None)
-    for name in ("bench", "documents", "metric", "value"):
-        table.add_column(name, justify="right" if name in {"documents", "value"} else "left")
-    for row in rows:
-        table.add_row(row["bench"], f"{row['docs']:,}", row["metric"], f"{row['value']:,.3f} {row['unit']}")
+def _end_if_interrupted() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def main() -> None:
+    """Read the command line, measure, report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--documents", type=int, nargs="+", default=[20_000], metavar="N", help="sizes of the index")
+    parser.add_argument("--queries", type=int, default=1_000, help="questions (default 1000)")
+    parser.add_argument("--only", nargs="+", metavar="STEP", help="only these steps, by the names shown while it runs")
+    parser.add_argument("--publish", action="store_true", help="write the report to docs/ instead of build/")
+    options = parser.parse_args()
+    run = Run(options)
+    try:
+        anyio.run(run.all, backend_options={"use_uvloop": True})
+    except KeyboardInterrupt:
+        console.print("interrupted; what was measured is in build/bench.json")
+        raise SystemExit(130) from None
+    table = Table(title="Aims", title_justify="left", box=None)
+    for name in ("aim", "documents", "measured", "bound", ""):
+        table.add_column(name, justify="right" if name in {"documents", "measured"} else "left")
+    for verdict in verdicts(run.results):
+        table.add_row(*verdict_cells(verdict), style="" if verdict.met else "yellow")
     console.print(table)
+    path = write_report(run.results, ROOT / "docs" if options.publish else BUILD, run.facts)
+    console.print(f"{path.relative_to(ROOT)}, build/bench.json")
 
 
 if __name__ == "__main__":
