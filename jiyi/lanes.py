@@ -185,7 +185,8 @@ async def _opened(database: Closing, key: str) -> Lane | None:
             return lane
         if (old := lanes.by_address.pop(address, None)) is not None:
             old.close()
-        connection = _made(database, address)
+        with translated_errors():  # the library reads a file for each connection that it makes
+            connection = _made(database, address)
         try:
             with translated_errors():
                 await connection.connect()  # type: ignore[no-untyped-call]
