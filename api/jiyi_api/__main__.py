@@ -38,6 +38,7 @@ def main() -> int:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from litestar import Litestar
 from litestar.di import Provide
@@ -11,6 +11,7 @@ from litestar.openapi.config import OpenAPIConfig
 
 from jiyi import __version__, metrics
 from jiyi_api import dead, failures, memories, operations, search
+from jiyi_api.direct import search_directly
 from jiyi_api.service import Service
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from jiyi.settings import Settings
 
 
-def create_app(settings: Settings) -> Litestar:
+def create_app(settings: Settings) -> ASGIApp:
     """Build the application; its service starts with the server and stops with it."""
     service = Service(settings)
 
@@ -33,7 +34,7 @@ def create_app(settings: Settings) -> Litestar:
     def provide_service() -> Service:
         return service
 
-    return Litestar(
+    app = Litestar(
         route_handlers=[
             memories.write_memories,
             memories.delete_memory,
@@ -61,6 +62,7 @@ def create_app(settings: Settings) -> Litestar:
         signature_types=[Service],
         logging_config=None,
     )
+    return search_directly(cast("ASGIApp", app), service)
 
 
 def _count_requests(app: ASGIApp) -> ASGIApp:

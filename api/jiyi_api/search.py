@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from litestar import get, post
+from litestar import Request, get, post
 from litestar.params import Parameter
 
 from jiyi import metrics
@@ -17,6 +17,9 @@ from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import SearchResult
 from jiyi_api.service import Service
 
+PATH = "/memory/search"
+FAILURE = "jiyi.failure"
+"""Where in the scope of a request `direct` leaves what a search has failed with."""
 _TIME = "ISO 8601 (without a zone: UTC) or epoch milliseconds."
 
 
@@ -24,7 +27,8 @@ def _filter(what: str, query: str | None = None) -> Any:
     return Parameter(query=query, description=f"Only of this {what}, byte by byte; given again: of any of them.")
 
 
-async def _search(request: SearchRequest, service: Service) -> SearchResult:
+async def search(request: SearchRequest, service: Service) -> SearchResult:
+    """Answer a search, and count what does not come to an answer."""
     try:
         query = SearchQuery.from_request(request, service.settings)
         return await service.parts.searcher.search(query)
@@ -37,7 +41,7 @@ async def _search(request: SearchRequest, service: Service) -> SearchResult:
 
 
 @post(
-    "/memory/search",
+    PATH,
     status_code=200,
     summary="Search memories (JSON)",
     before_request=refuse_encoded,
@@ -45,10 +49,17 @@ async def _search(request: SearchRequest, service: Service) -> SearchResult:
 )
 async def search_by_body(data: SearchRequest, service: Service) -> SearchResult:
     """Find the memories of a namespace that answer a question best, each with the terms that it matched."""
-    return await _search(data, service)
+    return await search(data, service)
 
 
-@get("/memory/search", summary="Search memories", before_request=refuse_unknown, responses=documented(400, 503))
+async def _refuse(request: Request[Any, Any, Any]) -> None:
+    """Raise what `direct` has failed with; else `refuse_unknown`."""
+    if isinstance(failure := request.scope.get(FAILURE), JiyiError):
+        raise failure
+    await refuse_unknown(request)
+
+
+@get(PATH, summary="Search memories", before_request=_refuse, responses=documented(400, 503))
 async def search_by_query(  # noqa: PLR0913 - the parameters of the search
     service: Service,
     q: Annotated[str, Parameter(description="The question, as a person asks it; at least one word.")] = "",
@@ -75,4 +86,4 @@ async def search_by_query(  # noqa: PLR0913 - the parameters of the search
         user_id=user_id, session_id=session_id, kind=kind, tags=tags, since=since, until=until,
         min_importance=min_importance,
     )  # fmt: skip
-    return await _search(request, service)
+    return await search(request, service)
