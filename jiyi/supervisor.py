@@ -33,12 +33,16 @@ STEADY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process to keep running: `env` is added to our environment, `stop_timeout_s` is from SIGTERM to SIGKILL."""
+    """A process to keep running: `env` is added to our environment, `stop_timeout_s` is from SIGTERM to SIGKILL.
+
+    It inherits the open files `pass_fds`, under the same numbers.
+    """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     stop_timeout_s: float = 10.0
+    pass_fds: Sequence[int] = ()
 
 
 class Supervisor:
@@ -110,7 +114,7 @@ class Supervisor:
         """Keep one child running until its group stops or it exits with a fatal code."""
         delay_s = FIRST_DELAY_S
         while not stop.is_set():
-            process = await launch(child.command, env=os.environ | child.env)
+            process = await launch(child.command, env=os.environ | child.env, pass_fds=child.pass_fds)
             started = anyio.current_time()
             self._on_event("child_started", name=child.name, pid=process.pid)
             try:

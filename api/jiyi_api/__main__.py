@@ -1,8 +1,12 @@
-"""`python -m jiyi_api`: the reader process, configured by `JIYI_*` variables."""
+"""`python -m jiyi_api`: the reader process, configured by `JIYI_*` variables.
+
+With `--fd N` it takes connections from the listening socket that it has inherited under this number, beside others.
+"""
 
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 
 import uvicorn
@@ -16,6 +20,9 @@ from jiyi_api.receipt import receipt_within
 
 EX_CONFIG = 78
 """Exit status that tells a supervisor that starting again will not help (sysexits.h)."""
+_PATIENCE_S = 20.0
+EX_UNAVAILABLE = 69
+"""Exit status of a reader that could not begin to listen (sysexits.h)."""
 
 
 def main() -> int:
@@ -29,20 +36,33 @@ def main() -> int:
     # uvicorn raises the signal that stopped it once more when everything is closed; an orderly stop is status 0.
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: sys.exit(0))
-    uvicorn.run(
-        create_app(settings),
-        host=settings.api_host,
-        port=settings.api_port,
-        loop="uvloop",
-        http=receipt_within(settings.receive_timeout_ms, most_clients()),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
+    sockets = _inherited(sys.argv[1:])
+    server = uvicorn.Server(
+        uvicorn.Config(
+            # Beside others a reader does not take what they could answer sooner.
+            create_app(settings, patience_s=_PATIENCE_S if sockets else 0.0),
+            host=settings.api_host,
+            port=settings.api_port,
+            loop="uvloop",
+            http=receipt_within(settings.receive_timeout_ms, most_clients()),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
+        )
     )
-    return 0
+    server.run(sockets=sockets)
+    return 0 if server.started else EX_UNAVAILABLE
+
+
+def _inherited(arguments: list[str]) -> list[socket.socket] | None:
+    match arguments:
+        case ["--fd", number]:
+            return [socket.socket(fileno=int(number))]
+        case _:
+            return None
 
 
 if __name__ == "__main__":

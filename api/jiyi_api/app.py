@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from jiyi.settings import Settings
 
 
-def create_app(settings: Settings) -> ASGIApp:
-    """Build the application; its service starts with the server and stops with it."""
+def create_app(settings: Settings, *, patience_s: float = 0.0) -> ASGIApp:
+    """Build the application; its service starts with the server and stops with it.
+
+    The server takes requests when the service can answer them or knows why not, at the latest after `patience_s`.
+    """
     service = Service(settings)
 
     @asynccontextmanager
     async def running(_: Litestar) -> AsyncIterator[None]:
-        async with service.running():
+        async with service.running(patience_s):
             yield
 
     def provide_service() -> Service:

@@ -75,6 +75,7 @@ class Service:
         self._parts: Parts | None = None
         self._compiled = False
         self._trouble = "starting"
+        self._tried = anyio.Event()
 
     @property
     def parts(self) -> Parts:
@@ -84,11 +85,16 @@ class Service:
         return self._parts
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Context in which the service starts, runs and stops."""
+    async def running(self, patience_s: float = 0.0) -> AsyncIterator[None]:
+        """Context in which the service starts, runs and stops.
+
+        It is entered when the service can answer or knows why it cannot, at the latest after `patience_s`.
+        """
         async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
             tasks.start_soon(self._start, stack)
             try:
+                with anyio.move_on_after(patience_s):
+                    await self._tried.wait()
                 yield
             finally:
                 tasks.cancel_scope.cancel()
@@ -111,6 +117,7 @@ class Service:
         )
         searcher = Searcher(database, analyzer, snapshots, ranker, document_bytes=settings.document_cache_bytes)
         self._parts = Parts(database, stream, producer, replays, snapshots, searcher, readiness)
+        self._tried.set()
         log.info("reader_started", analyzer=analyzer.fingerprint)
         await readiness.wakeups.run()
 
@@ -126,6 +133,7 @@ class Service:
                     return database
             except (JiyiError, RedisError) as error:  # RedisError: not allowed to ask, and the like
                 self._trouble = str(error)
+                self._tried.set()
                 log.warning("reader_waits", error=str(error))
                 await anyio.sleep(_RETRY_S)
 

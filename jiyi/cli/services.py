@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import socket
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
 
 _KILL_MARGIN_S = 5.0
 """A child leaves by itself at the end of its drain time; only one that hangs is killed."""
+_BACKLOG = 2_048
+"""Connections that may wait to be accepted."""
 
 Processes = Annotated[int, typer.Option("--processes", "-n", min=1, max=64, help="Worker processes.")]
+Readers = Annotated[int, typer.Option("--readers", min=1, max=64, help="Processes of the HTTP interface.")]
 Port = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port of the HTTP interface.")]
 
 
 def up(
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, max=64, help="Worker processes.")] = 2,
+    readers: Readers = 1,
     port: Port = None,
     redis_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Also open the embedded server on this loopback port.")
@@ -52,7 +57,7 @@ def up(
                 "JIYI_REDIS_PORT (--redis-port) is a port of the embedded server, but JIYI_REDIS_URL names another "
                 "server, so none is started. Unset one of the two"
             )
-        raise typer.Exit(anyio.run(_up, settings, workers))
+        raise typer.Exit(anyio.run(_up, settings, workers, readers))
 
 
 def worker(
@@ -72,11 +77,16 @@ def worker(
 def api(
     port: Port = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; the default is loopback only.")] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", "-n", min=1, max=64, help="Reader processes; they share the port.")
+    ] = 1,
 ) -> None:
     """Run the HTTP interface: search, readiness, writes, /metrics."""
     with friendly_errors():
         settings = settings_with_server(api_port=port, api_host=host, log_format=_log_format())
-        _require_free_port(settings)
+        if processes > 1:
+            raise typer.Exit(anyio.run(_readers, settings, processes))
+        _listening(settings).close()
         _become("jiyi_api", settings)
 
 
@@ -90,16 +100,15 @@ def _become(module: str, settings: Settings) -> None:
     os.execve(sys.executable, [sys.executable, "-m", module], {**os.environ, **settings.to_environment()})  # noqa: S606
 
 
-def _require_free_port(settings: Settings) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((settings.api_host, settings.api_port))
-        except OSError as error:
-            raise SettingsError(
-                f"cannot listen on {settings.api_host}:{settings.api_port} ({error.strerror}). "
-                "Choose another port: --port"
-            ) from None
+def _listening(settings: Settings) -> socket.socket:
+    """Listen on the reader's address. Raises `SettingsError` when that cannot be."""
+    family = socket.AF_INET6 if ":" in settings.api_host else socket.AF_INET
+    try:
+        return socket.create_server((settings.api_host, settings.api_port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot listen on {settings.api_host}:{settings.api_port} ({error.strerror}). Choose another port: --port"
+        ) from None
 
 
 def _child(name: str, module: str, settings: Settings, extra: Mapping[str, str]) -> Child:
@@ -109,6 +118,16 @@ def _child(name: str, module: str, settings: Settings, extra: Mapping[str, str])
         env={**settings.to_environment(), **extra},
         stop_timeout_s=settings.drain_ms / 1000 + _KILL_MARGIN_S,
     )
+
+
+def _reading(processes: int, listening: socket.socket, settings: Settings, extra: Mapping[str, str]) -> list[Child]:
+    """Reader processes that take connections from one socket. It is ours: while one starts again, nobody is refused."""
+    number = listening.fileno()
+    children = [_child(f"api-{i + 1}", "jiyi_api", settings, extra) for i in range(processes)]
+    return [
+        dataclasses.replace(child, command=[*child.command, "--fd", str(number)], pass_fds=(number,))
+        for child in children
+    ]
 
 
 def _report(event: str, /, **fields: Any) -> None:
@@ -133,7 +152,13 @@ async def _workers(settings: Settings, processes: int) -> int:
                 stop_serving()
 
 
-async def _up(settings: Settings, workers: int) -> int:
+async def _readers(settings: Settings, processes: int) -> int:
+    with tempfile.TemporaryDirectory(prefix="jiyi-metrics-") as folder, _listening(settings) as listening:
+        extra = {metrics.MULTIPROCESS_VARIABLE: folder}
+        return await Supervisor([_reading(processes, listening, settings, extra)], on_event=_report).run()
+
+
+async def _up(settings: Settings, workers: int, readers: int) -> int:
     async with AsyncExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="jiyi-metrics-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -143,11 +168,12 @@ async def _up(settings: Settings, workers: int) -> int:
                 EmbeddedServer(settings.data_dir, port=settings.redis_port or None, on_event=_report)
             )
             settings = msgspec.structs.replace(settings, redis_url=server.url)
-        _require_free_port(settings)  # after the folder: who holds that is the better answer to a second start
+        # After the folder: who holds that is the better answer to a second start.
+        listening = stack.enter_context(_listening(settings))
         # The reader's /metrics covers all of us; workers would fight for a port of their own.
         extra = {metrics.MULTIPROCESS_VARIABLE: folder, "JIYI_METRICS_PORT": "0"}
         children = [_child(f"worker-{i + 1}", "jiyi_workers", settings, extra) for i in range(workers)]
-        children.append(_child("api", "jiyi_api", settings, extra))
+        children += _reading(readers, listening, settings, extra)
         supervisor = Supervisor([children], on_event=_report)
         async with anyio.create_task_group() as tasks:
             if server is not None:
