@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jiyi.connections import Database
 
 _STOP_S = 20
-PERSISTENCE = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
+CONFIGURATION = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "hash-max-listpack-value": "2048"}
 """What jiyi's embedded server does; every other server is told to do the same."""
 
 
@@ -94,7 +94,7 @@ async def module_server(binary: Path, module: Path) -> AsyncIterator[str]:
     """Run a Redis with a module on a unix socket; gives the path of the socket."""
     async with scratch() as folder:
         path = folder / "redis.sock"
-        options = [part for name, value in PERSISTENCE.items() for part in (f"--{name}", value)]
+        options = [part for name, value in CONFIGURATION.items() for part in (f"--{name}", value)]
         options += ["--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--logfile", str(folder / "log")]
         async with running([binary, *options, "--loadmodule", module]) as process:
             client = redis.asyncio.Redis(unix_socket_path=str(path))

@@ -105,12 +105,14 @@ def test_redis_explains_every_setting():
 
 
 def test_redis_keeps_the_layout_compact():
-    """A full block of ids and a bucket's longest value stay in a listpack, and no entry more than needed does not."""
+    """A full block of ids, a bucket's longest value and a memory of many words stay in a listpack."""
     with running([]) as client:
         client.hset("ids", mapping={str(doc): "x" * 36 for doc in range(keys.IDS_PER_BLOCK)})
         client.hset("terms", "word", "p" * max(INLINE_BYTES, DF.size))
         assert client.object("encoding", "ids") == "listpack"
         assert client.object("encoding", "terms") == "listpack"
+        client.hset("memory", mapping={f"field{i}": "x" for i in range(12)} | {"content": "x" * 2_000})
+        assert client.object("encoding", "memory") == "listpack"
 
 
 @pytest.mark.parametrize("where", ["compose", "kubernetes"])
