@@ -144,7 +144,12 @@ async def ask(database: Database, key: str, *command: Any) -> Any:
     await anyio.lowlevel.checkpoint_if_cancelled()
     lane = None
     if isinstance(database, Closing):  # not some stand-in
-        lane = lane_of(database, key) or await _opened(database, key)
+        try:
+            lane = lane_of(database, key) or await _opened(database, key)
+        except UnavailableError:
+            if isinstance(database, Redis):
+                raise
+            # The node may have gone for good: the library looks for the one that has taken its place.
     if lane is not None:
         try:
             return await lane.ask(*command)

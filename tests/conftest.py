@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import hypothesis
 import pytest
 import redis
 
@@ -24,6 +25,10 @@ from jiyi.settings import Settings
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 
+
+# No test fails because the machine is slow.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 FAST = {"claim_idle_ms": 400, "document_timeout_ms": 350, "sweep_ms": 100, "block_ms": 200}
 """Settings of workers that take over soon what another one held; no text of a test takes long to analyse."""

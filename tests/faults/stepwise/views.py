@@ -37,7 +37,7 @@ class View:
             pending={row[0].decode() for row in pending},
             tail=[(raw.decode(), _pairs(flat)) for raw, flat in tail],
             letters={
-                ns: [dead_letters._decode(ns, raw.decode(), flat) for raw, flat in found]
+                ns: [dead_letters.decode(ns, raw.decode(), flat) for raw, flat in found]
                 for ns, found in zip(namespaces, letters, strict=True)
             },
             stored={name: _text(row) for name, row in zip(memories, hashes, strict=True)},
