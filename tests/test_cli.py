@@ -222,7 +222,11 @@ def test_stats_and_check_tell_the_same_numbers(jiyi, tmp_path):
     (report,) = [one for one in json.loads(jiyi("check", "--ns", "n", "--json")) if one["namespace"] == "n"]
     assert (row["docs"], row["tokens"]) == (report["documents"], report["tokens"]) == (3, 6)
     assert report["ok"] is True
-    assert "unread" in jiyi("stats")
+    told = jiyi("stats")
+    assert "unread" in told
+    assert f"reader: ready, kernel numba (http://127.0.0.1:{jiyi.port})" in told
+    assert json.loads(jiyi("stats", "--json"))["reader"]["kernel"] == "numba"
+    assert "nobody answers" in jiyi("stats", JIYI_API_URL=f"http://127.0.0.1:{free_port()}")
     assert "ok" in jiyi("check", "--ns", "n")
 
 

@@ -56,7 +56,7 @@ class Health(msgspec.Struct, rename="camel"):
     """Answer of `/readyz`. Checks are "ok" or say what is wrong and make the status `not ready`.
 
     Warnings make it `degraded`: searches are answered, but an operator has to do something. The backlog is told, but
-    turns nothing red.
+    turns nothing red. `kernel` says what ranks (see `JIYI_KERNEL`), once that is known.
     """
 
     status: str
@@ -65,6 +65,7 @@ class Health(msgspec.Struct, rename="camel"):
     lag: int | None = None
     pending: int | None = None
     oldest_unapplied_ms: int | None = None
+    kernel: str | None = None
 
 
 class Service:
@@ -74,6 +75,7 @@ class Service:
         self.settings = settings
         self._parts: Parts | None = None
         self._compiled = False
+        self._kernel: str | None = None
         self._trouble = "starting"
         self._tried = anyio.Event()
 
@@ -105,6 +107,7 @@ class Service:
         await anyio.to_thread.run_sync(analyzer.warm_up)
         ranker = choose_ranker(settings.kernel)
         await anyio.to_thread.run_sync(ranker.warm_up)
+        self._kernel = ranker.name
         scripts.load_all()
         self._compiled = True
         database = await self._connected(stack)
@@ -118,7 +121,7 @@ class Service:
         searcher = Searcher(database, analyzer, snapshots, ranker, document_bytes=settings.document_cache_bytes)
         self._parts = Parts(database, stream, producer, replays, snapshots, searcher, readiness)
         self._tried.set()
-        log.info("reader_started", analyzer=analyzer.fingerprint)
+        log.info("reader_started", analyzer=analyzer.fingerprint, kernel=ranker.name)
         await readiness.wakeups.run()
 
     async def _connected(self, stack: AsyncExitStack) -> Database:
@@ -139,7 +142,7 @@ class Service:
 
     async def health(self) -> Health:
         """Check everything that an answer needs: kernel, Redis by way of a script, and the state of the server."""
-        health = Health("ready", {"kernel": "ok" if self._compiled else "compiling"})
+        health = Health("ready", {"kernel": "ok" if self._compiled else "compiling"}, kernel=self._kernel)
         state: GroupState | None = None
         try:
             parts = self.parts

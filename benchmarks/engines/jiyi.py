@@ -40,7 +40,8 @@ class Jiyi:
         """Rank; documents are called by their number."""
         ranking = await self._searcher.rank(self._query(question), question.terms, TOP)
         self.matched += ranking.total
-        return [(scored.doc, scored.score) for scored in ranking.best]
+        found = ranking.found
+        return list(zip(found.docs.tolist(), found.parts.sum(axis=1).tolist(), strict=True))
 
     async def places(self, question: Question, found: Sequence[tuple[Any, float]]) -> list[int]:  # noqa: ARG002
         """Search for the question with everything that belongs to it: hits carry their ids."""

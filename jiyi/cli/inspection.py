@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import anyio
+import anyio.to_thread
 import msgspec
 import typer
 from rich.markup import escape
@@ -40,10 +43,11 @@ if TYPE_CHECKING:
 
 _COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TimeRemainingColumn())  # fmt: skip
+_READER_S = 2.0
 
 
 def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
-    """Show namespaces, index sizes and the backlog of the stream."""
+    """Show namespaces, index sizes, the backlog of the stream, and the reader at JIYI_API_URL."""
 
     async def collect() -> dict[str, Any]:
         settings = settings_with_server()
@@ -52,11 +56,12 @@ def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
             state = await stream.state(time.time_ns() // 10**6)
             rows = [await _figures(client, one) for one in ns or await all_namespaces(client)]
             memory: Any = await client.info("memory")
+        reader = await anyio.to_thread.run_sync(_reader, settings.api_url)
         backlog = None
         if state is not None:
             backlog = {"lag": state.lag, "pending": state.pending, "oldestUnappliedMs": state.oldest_unapplied_ms,
                        "consumers": state.consumers}  # fmt: skip
-        return {"stream": backlog, "usedMemoryBytes": memory.get("used_memory"),
+        return {"stream": backlog, "usedMemoryBytes": memory.get("used_memory"), "reader": reader,
                 "namespaces": [row for row in rows if row is not None]}  # fmt: skip
 
     with friendly_errors():
@@ -71,6 +76,9 @@ def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
         lag = "unknown" if backlog["lag"] is None else backlog["lag"]
         console.print(f"stream: {lag} unread, {backlog['pending']} pending, {backlog['consumers']} consumers, "
                       f"oldest waits {backlog['oldestUnappliedMs'] / 1000:.1f} s")  # fmt: skip
+    reader = found["reader"]
+    told = f"{reader['status']}, kernel {reader['kernel'] or 'not known yet'}" if reader["status"] else "nobody answers"
+    console.print(f"reader: {told} ({escape(reader['url'])})", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for name in ("namespace", "memories", "tokens", "average length", "dead letters", "analyzer"):
         table.add_column(name, justify="left" if name in {"namespace", "analyzer"} else "right")
@@ -78,6 +86,22 @@ def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
         table.add_row(escape(row["ns"]), f"{row['docs']:,}", f"{row['tokens']:,}", f"{row['avgdl']:.2f}",
                       f"{row['deadLetters']:,}", row["analyzer"])  # fmt: skip
     console.print(table if found["namespaces"] else "no memories yet")
+
+
+def _reader(url: str) -> dict[str, Any]:
+    """What the reader says of itself; `status` None when nobody answers."""
+    try:
+        with urlopen(f"{url}/readyz", timeout=_READER_S) as answer:  # noqa: S310 - the configured address
+            body = answer.read()
+    except HTTPError as error:  # also 503 has a body
+        body = error.read()
+    except (URLError, OSError, ValueError):
+        return {"url": url, "status": None, "kernel": None}
+    try:
+        told = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError:  # somebody else
+        told = {}
+    return {"url": url, "status": told.get("status"), "kernel": told.get("kernel")}
 
 
 async def _figures(client: Database, ns: str) -> dict[str, Any] | None:
