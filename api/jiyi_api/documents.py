@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from jiyi import keys, metrics, scripts
 from jiyi.connections import server_of
@@ -23,10 +25,11 @@ _OBJECT_BYTES = 1_000
 
 
 class Document(NamedTuple):
-    """A version of a memory, and when it expires (epoch ms)."""
+    """A version of a memory: the fields of its `StoredMemory`, when it expires (epoch ms), and its bytes, about."""
 
-    memory: StoredMemory
+    fields: dict[str, Any]
     expires_at: int
+    size: int
 
 
 class Fetched(NamedTuple):
@@ -87,7 +90,7 @@ class Documents:
             return None
         with reading("a stored memory"):
             return {
-                doc: Document(StoredMemory.from_stored(memory_id, row), int(row.get("expires_at", _FOREVER_MS)))
+                doc: _document(memory_id, row)
                 for (doc, memory_id), row in zip(known, rows, strict=True)
                 if row.get("doc") == str(doc)
             }
@@ -107,15 +110,16 @@ class Documents:
 
     def _keep(self, key: tuple[int, bytes, int], document: Document) -> None:
         if (old := self._kept.pop(key, None)) is not None:
-            self.nbytes -= _size(old)
+            self.nbytes -= old.size
         self._kept[key] = document
-        self.nbytes += _size(document)
+        self.nbytes += document.size
         while self.nbytes > self._limit_bytes and self._kept:
             _, gone = self._kept.popitem(last=False)
-            self.nbytes -= _size(gone)
+            self.nbytes -= gone.size
         metrics.DOCUMENT_CACHE_BYTES.set(self.nbytes)
 
 
-def _size(document: Document) -> int:
-    metadata = document.memory.metadata
-    return _OBJECT_BYTES + 2 * len(document.memory.content) + (len(bytes(metadata)) if metadata is not None else 0)
+def _document(memory_id: str, row: dict[str, str]) -> Document:
+    size = _OBJECT_BYTES + 2 * sum(map(len, row.values()))
+    memory = StoredMemory.from_stored(memory_id, row)
+    return Document(msgspec.structs.asdict(memory), int(row.get("expires_at", _FOREVER_MS)), size)

@@ -169,12 +169,13 @@ class Searcher:
         wanted = [*terms, *(term for group in query.filters for term in group)] if query.filters else terms
         if (known := reader.known(query.ns, wanted)) and (state := reader.ask_state(known)) is not None:
             # What is known is ranked while the server is asked whether it still holds: the question is sent as soon
-            # as the loop gets a turn. What others read meanwhile, the answer tells as well.
+            # as the loop gets a turn.
             try:
                 await asyncio.sleep(0)
-                ranking = self._rank(known, query, terms, limit)
-                if await reader.is_still(known, state):
-                    return ranking
+                if known.stands():
+                    ranking = self._rank(known, query, terms, limit)
+                    if await reader.is_still(known, state):
+                        return ranking
             finally:
                 state.cancel()
         async with reader.turn(query.ns):
@@ -218,9 +219,8 @@ class Searcher:
             explanation = None
             if query.explain:
                 explanation = Explanation(length, ranking.avgdl, ranking.size, query.k1, query.b)
-            fields = msgspec.structs.asdict(document.memory)
             score = 0.0
             for term in matched:
                 score += term.score
-            hits.append(Hit(**fields, score=score, matched_terms=matched, explanation=explanation))
+            hits.append(Hit(**document.fields, score=score, matched_terms=matched, explanation=explanation))
         return hits, expired, moved

@@ -49,6 +49,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     journal: Journal
     terms: dict[str, Postings]
 
+    def stands(self) -> bool:
+        """Whether nobody has begun to read further into its columns: then they are still those of its instant."""
+        return all(column.as_of == self.changes for column in self.terms.values())
+
 
 class SnapshotReader:
     """Reads snapshots, keeping decoded columns between queries.

@@ -11,7 +11,7 @@ from api.test_search import naive_scores
 from jiyi import keys
 from jiyi.errors import AnalyzerMismatchError, InvalidQueryError, UnavailableError
 from jiyi.settings import Settings
-from jiyi_api import documents, snapshots
+from jiyi_api import snapshots
 from jiyi_api.columns import ColumnCache, Journal
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import Searcher
@@ -327,6 +327,27 @@ async def test_the_question_after_a_change_sees_it(either, analyzer, what):
         assert await scores(searcher, "redis") == pytest.approx(naive_scores(analyzer, contents, "redis"), abs=1e-9)
 
 
+async def test_columns_that_are_read_further_while_the_question_is_sent_are_not_ranked(database, analyzer, monkeypatch):
+    """Somebody else's reading may have brought postings of documents that the journal does not know yet."""
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    await index.write_all({f"m{i}": "redis stream" for i in range(20)})
+    await scores(searcher, "redis stream")
+    reader, ask_state, rank, ranked = searcher._reader, searcher._reader.ask_state, searcher._rank, []
+
+    def begin_to_read(known):
+        next(iter(known.terms.values())).as_of = None
+        return ask_state(known)
+
+    def watch(snapshot, *rest):
+        ranked.append({column.as_of == snapshot.changes for column in snapshot.terms.values()})
+        return rank(snapshot, *rest)
+
+    monkeypatch.setattr(reader, "ask_state", begin_to_read)
+    monkeypatch.setattr(searcher, "_rank", watch)
+    assert len(await scores(searcher, "redis stream")) == 20
+    assert ranked == [{True}]
+
+
 async def test_a_version_that_changes_nothing_but_the_entry_is_shown(database, analyzer):
     """The document keeps its number, and was kept by the reader under its earlier entry."""
     index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
@@ -348,7 +369,7 @@ async def test_memories_are_kept_within_their_limit_and_read_again(database, ana
         assert {hit.id: hit.content for hit in result.hits} == contents
         kept = searcher._documents
         assert 0 < kept.nbytes <= 20_000
-        assert kept.nbytes == sum(documents._size(document) for document in kept._kept.values())
+        assert kept.nbytes == sum(document.size for document in kept._kept.values())
 
 
 async def test_a_kept_memory_is_hidden_when_it_expires(database, analyzer):
