@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_FILTER_VALUES = 64
 _MAX_K1 = 1_000.0
+_CHARACTER_BYTES = 4
+"""Most bytes of a character in UTF-8."""
 
 
 class SearchRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -63,8 +65,9 @@ class SearchQuery(msgspec.Struct, frozen=True):
         text = request.q
         if not text.strip():
             raise InvalidQueryError("q", "is empty; ask for at least one word")
-        if (size := len(text.encode(errors="replace"))) > settings.max_query_bytes:
-            raise InvalidQueryError("q", f"has {size} bytes; at most {settings.max_query_bytes} are searched for")
+        most = settings.max_query_bytes
+        if len(text) * _CHARACTER_BYTES > most and (size := len(text.encode(errors="replace"))) > most:
+            raise InvalidQueryError("q", f"has {size} bytes; at most {most} are searched for")
         if not 0 <= request.limit <= settings.max_limit:
             raise InvalidQueryError("limit", f"is {request.limit}; it must be 0 to {settings.max_limit}")
         if not 0.0 <= request.k1 <= _MAX_K1:  # also refuses nan

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 3
 """A hit that is rewritten between scoring and fetching is searched for again, this often."""
+_SEARCHED = {True: metrics.SEARCHES.labels("hits"), False: metrics.SEARCHES.labels("empty")}
 _MOST_EXPIRED = 1_000
 """Expired memories are passed over until they are swept; behind more than this many, better ones stay hidden."""
 
@@ -159,7 +160,7 @@ class Searcher:
             wanted = max(wanted, wider)
         took_s = time.perf_counter() - started
         metrics.SEARCH_SECONDS.observe(took_s)
-        metrics.SEARCHES.labels("hits" if hits else "empty").inc()
+        _SEARCHED[bool(hits)].inc()
         metrics.HITS.observe(len(hits))
         return SearchResult(hits, ranking.total, round(took_s * 1000, 3), IndexFigures(ranking.size, ranking.avgdl))
 
