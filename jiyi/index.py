@@ -55,6 +55,8 @@ class IndexWriter:
         self._analyzer = analyzer
         self._observe = observe
         self._announced: dict[str, tuple[str, str]] = {}
+        # One call at a time waits at the server: all that wait there, a reader's question waits for.
+        self._at_server = anyio.Lock(fast_acquire=True)
 
     async def apply(self, ns: str, changes: Sequence[Change], *, again: bool = False) -> list[Outcome]:
         """Apply analysed changes of one namespace; gives the outcome of each, in their order.
@@ -111,9 +113,10 @@ class IndexWriter:
         for call in calls:
             batch, last = [job for _, job in call], call is calls[-1]
             key_names, arguments = pack(ns, reservation, self._analyzer, batch, time.time_ns() // 10**6, last=last)
-            started = time.perf_counter()
-            status = await scripts.apply_events(self._database, key_names, arguments, allow_oom=frees)
-            self._observe(time.perf_counter() - started)
+            async with self._at_server:
+                started = time.perf_counter()
+                status = await scripts.apply_events(self._database, key_names, arguments, allow_oom=frees)
+                self._observe(time.perf_counter() - started)
             if status is ApplyStatus.OK:
                 for i, job in call:
                     outcomes[i] = Outcome.UNCHANGED if job.fence_only else Outcome.APPLIED
