@@ -4,9 +4,8 @@
 -- Guarantee: sound values stay as they are. What changes anything gives the namespace a new epoch,
 --   "<old>~<revision>" where there is an old one: nothing that was prepared or cached before counts any longer.
 --   Counters that are no numbers begin at 0, and a journal that is no string or too short for a generation is gone:
---   `repair_journal` sets `docs`, `tokens` and the journal right. A `forgotten`
---   that is no entry id is gone for good: what it said is known to nobody, and the next tombstone that is dropped
---   says it anew.
+--   `repair_journal` sets `docs`, `tokens` and the journal right. A `forgotten` that is no entry id is gone for good:
+--   what it said is known to nobody, and the next tombstone that is dropped says it anew.
 --
 -- KEYS[1..2]   stats:{ns}, journal:{ns}
 -- ARGV[1..3]   revision, analyzer fingerprint, least `next_doc`

@@ -131,8 +131,8 @@ class SnapshotReader:
         except Refused:
             return False
         journal.restless = not (
-            (epoch, changes, analyzer) == (journal.epoch.encode(), snapshot.changes, self._analyzer.encode())
-            and (moves or b"0") == snapshot.moves
+            (epoch, analyzer) == (journal.epoch.encode(), self._analyzer.encode())
+            and (changes or b"0", moves or b"0") == (snapshot.changes, snapshot.moves)
         )
         if not journal.restless:
             _TERMS_COUNTED["hit"].inc(len(snapshot.terms))
