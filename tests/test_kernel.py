@@ -227,6 +227,16 @@ def test_a_bitmap_finds_every_posting(pieces, data):
 
 
 @RANKERS
+def test_a_dead_document_that_is_there_twice_moves_no_other(ranker):
+    """A damaged posting: positions after it are not those that the bits of the documents would tell."""
+    docs = [(5, NOW_MS, 0.5), (DEAD, NOW_MS, 0.5), (DEAD, NOW_MS, 0.5)] + [(5, NOW_MS, 0.5)] * 60
+    pairs = {"t": [(2, 1), (2, 3)] + [(doc, doc % 9 + 1) for doc in range(3, 63)]}
+    hits, total = ranked(ranker, docs, pairs, query(), ["t"], 100)
+    assert total == 60
+    assert {doc: matched[0].tf for doc, _, matched, _ in hits} == {doc: doc % 9 + 1 for doc in range(3, 63)}
+
+
+@RANKERS
 def test_equal_scores_put_the_newer_first_then_the_later_number(ranker):
     docs = [(2, 5, 0.5), (2, 9, 0.5), (2, 5, 0.5), (2, 9, 0.5), (2, 1, 0.5)]
     pairs = {"t": [(doc, 1) for doc in range(5)]}

@@ -89,14 +89,15 @@ class Postings:
     """
 
     __slots__ = (
-        "_docs", "_row", "_tfs", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df", "generation", "is_kept",
-        "seen", "size",
+        "_docs", "_row", "_tfs", "_twins", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df", "generation",
+        "is_kept", "seen", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._docs: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._tfs: NDArray[np.uint16] = np.empty(0, np.uint16)
         self._row: tuple[int, ...] | None = None
+        self._twins = False  # a document is there more than once
         self.size = 0
         self.df = 0
         self.as_of: bytes | None = None
@@ -140,12 +141,14 @@ class Postings:
         """
         records = _records(data, POSTING, next_doc)
         if generation != self.generation or start < self.seen:
-            self.size, self.generation, self.bitmap, self.bounded_for = 0, generation, None, None
+            self.size, self.generation, self.bitmap, self.bounded_for, self._twins = 0, generation, None, None, False
         self._row = None
         self.seen = start + len(data)
         if records.size:
             begin = self._append(records)
-            if self.bitmap is not None or self.size * DENSE >= next_doc:
+            if self._twins:  # in a damaged list only; there, bits would not tell positions
+                self.bitmap = None
+            elif self.bitmap is not None or self.size * DENSE >= next_doc:
                 if self.bitmap is None:
                     self.bitmap, begin = Bitmap(), 0
                 self.bitmap.update(self.docs, begin)
@@ -165,6 +168,8 @@ class Postings:
         begin = int(np.searchsorted(docs[:begin], docs[begin:].min()))
         order = begin + np.argsort(docs[begin:], kind="stable")
         docs[begin:], self._tfs[begin:end] = docs[order], self._tfs[order]
+        around = docs[max(0, begin - 1) :]
+        self._twins = self._twins or bool((around[1:] == around[:-1]).any())
         self.bounded_for = None
         return begin
 

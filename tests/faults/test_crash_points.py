@@ -58,7 +58,7 @@ CRASHES = {
     "apply not sent": Crash(("apply_events",), "request"),
     "half of a batch applied, answer lost": Crash(("apply_events",), "reply", docs=-1),
     "half of a batch applied, the rest not sent": Crash(("apply_events",), "request", nth=2, docs=-1),
-    "applied, answer lost": Crash(("apply_events",), "reply", nth=2, docs=DOCUMENTS),
+    "applied, answer lost": Crash(("apply_events",), "reply", nth=5, docs=DOCUMENTS),
     "applied, nobody woken": Crash(("PUBLISH",), "request", nth=2, docs=DOCUMENTS),
     "applied, not acknowledged": Crash(ACKNOWLEDGE, "request", nth=2, docs=DOCUMENTS),
     "acknowledged, answer lost": Crash(ACKNOWLEDGE, "reply", nth=2, docs=DOCUMENTS, pending=False),
