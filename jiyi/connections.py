@@ -93,6 +93,7 @@ class _Single(Redis):
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         for close in self.on_close:
             close()
+        await anyio.lowlevel.cancel_shielded_checkpoint()  # the loop does the rest of it
         await super().aclose(close_connection_pool)
 
 
@@ -106,6 +107,7 @@ class _Cluster(RedisCluster):
     async def aclose(self) -> None:
         for close in self.on_close:
             close()
+        await anyio.lowlevel.cancel_shielded_checkpoint()
         await super().aclose()
         await self.nodes_manager.aclose()
         await self.nodes_manager.aclose("startup_nodes")

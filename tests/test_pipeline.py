@@ -24,7 +24,6 @@ from jiyi.connections import connect
 from jiyi.errors import UnavailableError
 from jiyi.server import EmbeddedServer
 from jiyi.streams import EventStream
-from jiyi_workers.__main__ import NICENESS
 from jiyi_workers.worker import Worker
 
 pytestmark = pytest.mark.anyio
@@ -75,13 +74,6 @@ async def test_events_from_before_the_first_worker_are_applied(database, setting
     with running("jiyi_workers", settings):
         await processed(stream)
     assert await database.hget(keys.stats_key("default"), "docs") == b"10"
-
-
-async def test_workers_give_way_to_others_on_the_machine(database, settings, stream):
-    await append(database, settings, event="write", id="m", content="x")
-    with running("jiyi_workers", settings) as (worker,):
-        await processed(stream)
-        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
 WAYS = ("flat", "async", "sync", "packed", "http", "ingest")

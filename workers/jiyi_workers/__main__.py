@@ -17,8 +17,6 @@ from jiyi_workers.worker import Worker
 
 EX_CONFIG = 78
 """Exit status that tells a supervisor that starting again will not help (sysexits.h)."""
-NICENESS = 10
-"""Workers give way to the server and to readers on the same machine, whose answers somebody waits for."""
 
 
 async def _run(settings: Settings) -> int:
@@ -62,7 +60,6 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         configure(settings)
-        os.nice(NICENESS)
         if settings.metrics_port:
             metrics.serve("0.0.0.0", settings.metrics_port)  # noqa: S104 - scraped from other hosts
         return anyio.run(_run, settings, backend_options={"use_uvloop": True})
