@@ -9,7 +9,7 @@ that to a caller who has left is dropped, so nobody gets another's.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _FOREVER_S = 86_400.0
+"""Patience of a connection that has no time limit."""
 
 
 class Refused(Exception):  # noqa: N818 - an answer of the server like others
@@ -118,7 +119,7 @@ class _Lanes:
 
     def __init__(self) -> None:
         self.by_address: dict[str, Lane] = {}
-        self.opening = anyio.Lock()
+        self.opening: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     def close(self) -> None:
         for lane in self.by_address.values():
@@ -168,13 +169,13 @@ def _address(database: Database, key: str) -> str:
     return node.name if node else ""
 
 
-def _made(database: Database, address: str) -> AbstractConnection:
-    """Make a connection like those of the client's pool, not yet connected."""
+def _made(database: Database, address: str) -> AbstractConnection | None:
+    """Make a connection like those of the client's pool, not yet connected; None to a node that is gone."""
     if isinstance(database, Redis):
         pool: Any = database.connection_pool
         return cast("AbstractConnection", pool.make_connection())
     node: Any = database.get_node(node_name=address)
-    return cast("AbstractConnection", node.connection_class(**node.connection_kwargs))
+    return None if node is None else cast("AbstractConnection", node.connection_class(**node.connection_kwargs))
 
 
 async def _opened(database: Closing, key: str) -> Lane | None:
@@ -185,13 +186,15 @@ async def _opened(database: Closing, key: str) -> Lane | None:
     if (lanes := _LANES.get(database)) is None:
         lanes = _LANES[database] = _Lanes()
         database.on_close.append(lanes.close)
-    async with lanes.opening:
+    async with lanes.opening[address]:
         if (lane := lane_of(database, key)) is not None:
             return lane
         if (old := lanes.by_address.pop(address, None)) is not None:
             old.close()
         with translated_errors():  # the library reads a file for each connection that it makes
             connection = _made(database, address)
+        if connection is None:
+            return None
         try:
             with translated_errors():
                 await connection.connect()  # type: ignore[no-untyped-call]

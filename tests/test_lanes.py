@@ -72,10 +72,10 @@ async def test_what_the_server_refuses_is_raised_and_the_lane_stays_open(either)
 
 
 async def test_a_server_that_does_not_answer_is_given_up_and_asked_anew_later(database, settings):
-    asking = await connect(msgspec.structs.replace(settings, redis_timeout_ms=150))
+    asking = await connect(msgspec.structs.replace(settings, redis_timeout_ms=700))
     assert await ask(asking, "k", "GET", "k") is None
     lane = lane_of(asking, "k")
-    await database.client_pause(400, all=True)
+    await database.client_pause(1_500, all=True)
     with pytest.raises(UnavailableError) as raised:
         await ask(asking, "k", "GET", "k")
     assert raised.value.code == "timeout"

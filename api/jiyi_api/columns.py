@@ -90,7 +90,7 @@ class Postings:
 
     __slots__ = (
         "_docs", "_row", "_tfs", "_twins", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df", "generation",
-        "is_kept", "seen", "size",
+        "seen", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -101,7 +101,6 @@ class Postings:
         self.size = 0
         self.df = 0
         self.as_of: bytes | None = None
-        self.is_kept = False  # in the cache
         self.generation = b""
         self.seen = 0  # bytes of the key that are decoded here
         self.bitmap: Bitmap | None = None
@@ -276,16 +275,12 @@ class ColumnCache:
         """Store an entry that is new or has grown (the journal under the empty term), then evict what is too much."""
         key = (ns, term)
         self._entries[key] = entry
-        if isinstance(entry, Postings):
-            entry.is_kept = True
         self._entries.move_to_end(key)
         size = entry.nbytes
         self.nbytes += size - self._sizes.get(key, 0)
         self._sizes[key] = size
         while self.nbytes > self._limit_bytes and len(self._entries) > 1:
-            oldest, gone = self._entries.popitem(last=False)
-            if isinstance(gone, Postings):
-                gone.is_kept = False
+            oldest, _ = self._entries.popitem(last=False)
             self.nbytes -= self._sizes.pop(oldest)
 
     def forget(self, ns: str) -> None:

@@ -53,17 +53,10 @@ class NumbaRanker:
             rows += [column.row for group in question.filters for column in group]
             groups = np.array([len(group) for group in question.filters], np.int64)
         terms = len(columns)
-        form = base, slope = question.base, question.slope
-        factor = question.k1 + 1.0
+        form, factor = (question.base, question.slope), question.k1 + 1.0
         bounds = [
-            idf * factor * (
-                column.bound
-                if (known := column.bounded_for) and known[0] == base and known[1] <= slope
-                and column.bounded == column.size
-                else _bound(column, journal, form)
-            )
-            for column, idf in zip(columns, question.idfs, strict=True)
-        ]  # fmt: skip
+            idf * factor * _bound(column, journal, form) for column, idf in zip(columns, question.idfs, strict=True)
+        ]
         heap = np.empty(limit, np.uint32)
         tfs, parts, places = np.empty((limit, terms), np.uint16), np.empty((limit, terms)), np.empty(limit, np.int64)
         size, total = kernel.rank(

@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from jiyi import metrics
-from jiyi.errors import JiyiError
 from jiyi_api.queries import SearchRequest
 from jiyi_api.search import FAILURE, PATH, search
 
@@ -36,7 +35,7 @@ def search_directly(app: ASGIApp, service: Service) -> ASGIApp:
             return
         try:
             body = _encode(await search(request, service))
-        except JiyiError as error:
+        except Exception as error:  # noqa: BLE001 - the route raises it anew, and has an answer for every kind
             scope[FAILURE] = error  # type: ignore[literal-required] # a place of our own
             await app(scope, receive, send)
             return

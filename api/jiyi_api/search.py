@@ -54,7 +54,7 @@ async def search_by_body(data: SearchRequest, service: Service) -> SearchResult:
 
 async def _refuse(request: Request[Any, Any, Any]) -> None:
     """Raise what `direct` has failed with; else `refuse_unknown`."""
-    if isinstance(failure := request.scope.get(FAILURE), JiyiError):
+    if isinstance(failure := request.scope.get(FAILURE), Exception):
         raise failure
     await refuse_unknown(request)
 

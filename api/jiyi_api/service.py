@@ -74,7 +74,6 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._parts: Parts | None = None
-        self._compiled = False
         self._kernel: str | None = None
         self._trouble = "starting"
         self._tried = anyio.Event()
@@ -82,7 +81,7 @@ class Service:
     @property
     def parts(self) -> Parts:
         """The parts of a started service."""
-        if self._parts is None or not self._compiled:
+        if self._parts is None:
             raise UnavailableError(f"the reader is not ready: {self._trouble}")
         return self._parts
 
@@ -107,9 +106,8 @@ class Service:
         await anyio.to_thread.run_sync(analyzer.warm_up)
         ranker = choose_ranker(settings.kernel)
         await anyio.to_thread.run_sync(ranker.warm_up)
-        self._kernel = ranker.name
         scripts.load_all()
-        self._compiled = True
+        self._kernel = ranker.name
         database = await self._connected(stack)
         stream = EventStream(database, settings.stream, settings.group)
         producer = await stack.enter_async_context(Producer(settings=settings))
@@ -142,7 +140,7 @@ class Service:
 
     async def health(self) -> Health:
         """Check everything that an answer needs: kernel, Redis by way of a script, and the state of the server."""
-        health = Health("ready", {"kernel": "ok" if self._compiled else "compiling"}, kernel=self._kernel)
+        health = Health("ready", {"kernel": "ok" if self._kernel else "compiling"}, kernel=self._kernel)
         state: GroupState | None = None
         try:
             parts = self.parts

@@ -215,7 +215,7 @@ class SnapshotReader:
     def _take_term(self, ns: str, term: str, column: Postings, answer: list[Any], next_doc: int) -> bool:
         column.df, generation, start, total, data = answer
         column.as_of = None  # until all is whole
-        if data or column.generation != generation or column.seen != start or not column.is_kept:
+        if data or column.generation != generation or column.seen != start or self.cache.postings(ns, term) is None:
             column.extend(generation, start, data, next_doc)
             self.cache.keep(ns, term, column)
         return bool(not generation or start + len(data) >= total)

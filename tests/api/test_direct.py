@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
 from urllib.parse import quote, quote_plus, urlencode
 
@@ -152,3 +153,15 @@ async def test_a_failed_search_is_not_made_twice(filled, settings, database):
         assert (b"retry-after", b"10") in headers
         calls = (await database.info("commandstats"))["cmdstat_evalsha"]["calls"]
         assert calls == 1
+
+
+async def test_what_nobody_has_foreseen_has_the_shape_of_all_failures(filled, settings, database, monkeypatch):
+    """An error that is none of ours, on either way: JSON, and no text of the server's own."""
+    await database.set("stats:{damaged}", "x")
+    async with running(create_app(settings)) as ask:
+        await ready(ask)
+        short = await ask("q=redis&ns=damaged")
+        assert short[0] in {500, 503}
+        assert set(json.loads(short[2])["error"]) == {"code", "message"}
+        monkeypatch.setattr(direct, "_request", lambda _scope: None)
+        assert short == await ask("q=redis&ns=damaged")
