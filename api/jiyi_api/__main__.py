@@ -11,7 +11,7 @@ import sys
 
 import uvicorn
 
-from jiyi.errors import JiyiError
+from jiyi.errors import JiyiError, SettingsError
 from jiyi.logs import configure
 from jiyi.settings import Settings
 from jiyi_api.app import create_app
@@ -21,6 +21,7 @@ from jiyi_api.receipt import receipt_within
 EX_CONFIG = 78
 """Exit status that tells a supervisor that starting again will not help (sysexits.h)."""
 _PATIENCE_S = 20.0
+"""How long a reader beside others may take to start before it takes connections all the same."""
 EX_UNAVAILABLE = 69
 """Exit status of a reader that could not begin to listen (sysexits.h)."""
 
@@ -30,13 +31,13 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         configure(settings)
+        sockets = _inherited(sys.argv[1:])
     except JiyiError as error:
         sys.stderr.write(f"jiyi api: {error}\n")
         return EX_CONFIG
     # uvicorn raises the signal that stopped it once more when everything is closed; an orderly stop is status 0.
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: sys.exit(0))
-    sockets = _inherited(sys.argv[1:])
     server = uvicorn.Server(
         uvicorn.Config(
             # Beside others a reader does not take what they could answer sooner.
@@ -61,8 +62,10 @@ def _inherited(arguments: list[str]) -> list[socket.socket] | None:
     match arguments:
         case ["--fd", number]:
             return [socket.socket(fileno=int(number))]
-        case _:
+        case []:
             return None
+        case _:
+            raise SettingsError("python -m jiyi_api takes no arguments but --fd N; its settings are JIYI_* variables")
 
 
 if __name__ == "__main__":

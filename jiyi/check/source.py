@@ -10,13 +10,16 @@ from redis.exceptions import ResponseError
 
 from jiyi import keys, scripts
 from jiyi.check.journal import Journal
-from jiyi.check.report import Kind, Report
-from jiyi.connections import Database, execute
+from jiyi.check.report import Kind
+from jiyi.connections import execute
 from jiyi.logs import id_hash
 from jiyi.postings import GENERATION_BYTES, JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+
+    from jiyi.check.report import Report
+    from jiyi.connections import Database
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
