@@ -56,6 +56,14 @@ class JournalStatus(IntEnum):
     BEHIND = 2
 
 
+class Filing(IntEnum):
+    """What became of an event that was to be filed as dead letter."""
+
+    FILED_BEFORE = 0
+    FILED = 1
+    APPLIED_BEFORE = 2
+
+
 class Script(NamedTuple):
     """Source and SHA-1 of one script."""
 
@@ -194,12 +202,15 @@ async def dead_letter(  # noqa: PLR0913 - the script's contract
     now_ms: int,
     deliveries: int,
     fields: Sequence[tuple[bytes, bytes]],
-) -> bool:
-    """File an event as dead letter; False when it was filed before."""
+) -> Filing:
+    """File an event as dead letter, unless it has been filed or applied before."""
     arguments: list[Argument] = [failed_field(memory_id, version), version, code, reason, now_ms, deliveries]
     for name, value in fields:
         arguments += (name, value)
-    return bool(await call(database, "dead_letter", _letter_keys(ns), arguments))
+    key_names = _letter_keys(ns)
+    if memory_id is not None:
+        key_names.append(keys.memory_key(ns, memory_id))
+    return Filing(await call(database, "dead_letter", key_names, arguments))
 
 
 def _letter_keys(ns: str) -> list[str]:

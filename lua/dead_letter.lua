@@ -3,16 +3,18 @@
 --
 -- Guarantee: all or nothing, and one letter a version: filing it again while it is filed changes nothing. A letter
 --   that is under way again (`begin_replay`) and has failed once more replaces itself. A dead letter older than the
---   marked one is filed, but leaves the mark.
+--   marked one is filed, but leaves the mark. An event that its memory holds is not filed: it has been applied, and only
+--   its acknowledgement was lost.
 --
 -- KEYS[1..3]   dead:{ns}, failed:{ns}, letters:{ns}
+-- KEYS[4]      memory:{ns}:<id>, where the event names one
 -- ARGV[1]      field of `failed`: the memory id, or the version behind a zero byte where there is no id
 -- ARGV[2..6]   version, reason code, reason, now (epoch ms), number of deliveries
 -- ARGV[7..]    the entry's own fields: name, value, ...
 --
--- Returns 1 when filed, 0 when it was filed before.
+-- Returns 1 when filed, 0 when it was filed before, 2 when it was applied before.
 
-local dead, failed, letters = KEYS[1], KEYS[2], KEYS[3]
+local dead, failed, letters, memory = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local field, version, code, reason, now, deliveries = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local function padded(id)
@@ -25,6 +27,10 @@ if #ARGV < 6 or #ARGV % 2 ~= 0 then
 end
 if not string.match(version, '^%d+%-%d+$') then
   return redis.error_reply('ERR the version is no entry id')
+end
+-- A memory whose key somebody else has taken has applied nothing, and that may be why the event is filed.
+if memory and redis.call('TYPE', memory).ok == 'hash' and redis.call('HGET', memory, 'entry') == version then
+  return 2
 end
 redis.call('XLEN', dead)
 local filed = redis.call('HGET', letters, version)

@@ -19,11 +19,16 @@ from conftest import DATA, free_port, running, wait_until
 from redis.exceptions import ResponseError
 
 from jiyi import Client, Producer, SyncProducer, dead_letters, keys
+from jiyi.analysis import Analyzer
 from jiyi.check import check, check_namespace
 from jiyi.connections import connect
 from jiyi.errors import UnavailableError
+from jiyi.events import decode_event
+from jiyi.index import IndexWriter, Outcome
+from jiyi.packing import Change
 from jiyi.server import EmbeddedServer
 from jiyi.streams import EventStream
+from jiyi_workers.pipeline import Pipeline
 from jiyi_workers.worker import Worker
 
 pytestmark = pytest.mark.anyio
@@ -264,6 +269,30 @@ async def test_an_entry_that_never_succeeds_ends_as_dead_letter(database, settin
     (letter,) = [letter async for letter in dead_letters.letters(database, "default")]
     assert (letter.entry, letter.code, letter.deliveries) == (poison, "max_deliveries", 6)
     assert await database.exists(keys.memory_key("default", "good"))
+
+
+async def test_an_entry_that_was_applied_and_never_acknowledged_is_no_dead_letter(database, settings, stream):
+    """However often its workers died just before they would have acknowledged it; also when it was a replay."""
+    applied = await append(database, settings, event="write", id="m1", content="redis")
+    await stream.ensure_group()
+    pipeline = Pipeline(database, stream, Analyzer(), settings)
+    entries = await stream.read_new("crashed", 10, 10)
+    await pipeline.bury(*entries, "max_deliveries", "died", 6)
+    (letter,) = [letter async for letter in dead_letters.letters(database, "default")]
+    await dead_letters.replay(database, settings.stream, letter)
+    await append(database, settings, event="write", id="m2", content="redis")
+    entries = await stream.read_new("crashed", 10, 10)
+    writer = IndexWriter(database, Analyzer().fingerprint)
+    for entry in entries:
+        event = decode_event(entry.id, entry.fields, settings.max_content_bytes)
+        change = Change(id=event.id, version=event.version, memory=event.memory, terms={"redis": 1})
+        assert await writer.apply("default", [change]) == [Outcome.APPLIED]
+        await pipeline.bury(entry, "max_deliveries", "died", 6)
+    assert (await stored(database, "default", "m1"))["entry"].decode() == applied
+    assert (await stream.state(0)).pending == 0
+    assert await database.xlen(keys.dead_key("default")) == 0
+    assert not await database.exists(keys.failed_key("default"), keys.letters_key("default"))
+    assert (await check_namespace(database, "default")).ok
 
 
 async def test_sigterm_drains(database, settings, stream):

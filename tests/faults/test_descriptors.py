@@ -78,6 +78,7 @@ class KeptConnection:
 @pytest.fixture
 def kept(reader):
     connection = KeptConnection(reader.port)
+    assert connection.ask("/healthz")[0] == 200  # the reader has it: before that it is the server's queue that does
     yield connection
     connection.close()
 

@@ -11,7 +11,7 @@ from itertools import count
 
 import hypothesis
 import msgspec
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, Phase
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from stepwise.actors import End, Process, WorkerProcess
 from stepwise.ledger import Event, Ledger
@@ -305,15 +305,19 @@ class Histories(RuleBasedStateMachine):
 
 
 def test_any_history_ends_as_the_accepted_events_say(redis_url, monkeypatch):
-    """`JIYI_TEST_EXAMPLES` tries more of them, `JIYI_TEST_SEED` those of an earlier run again."""
+    """`JIYI_TEST_EXAMPLES` tries more of them, `JIYI_TEST_SEED` those of an earlier run again.
+
+    `JIYI_TEST_SHRINK=1` looks for the shortest history that fails, which takes minutes.
+    """
     monkeypatch.setattr(jiyi_workers.worker, "_BACK_OFF_S", 0.0)
     monkeypatch.setattr(jiyi.index, "POSTINGS_PER_CALL", 12)  # several calls a batch, with crashes in between
     monkeypatch.setattr(keys, "BUCKETS", 4)  # terms that share one, and fewer to check
     examples = int(os.environ.get("JIYI_TEST_EXAMPLES", "60"))
     seed = int(os.environ.get("JIYI_TEST_SEED") or random.SystemRandom().randrange(2**32))
+    shrinks = bool(os.environ.get("JIYI_TEST_SHRINK"))
     options = hypothesis.settings(
         max_examples=examples, stateful_step_count=50, deadline=None, database=None, print_blob=False,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink][: 1 + shrinks],
     )  # fmt: skip
     with asyncio.Runner() as runner:
         Histories.loop = runner.get_loop()
@@ -322,7 +326,7 @@ def test_any_history_ends_as_the_accepted_events_say(redis_url, monkeypatch):
         try:
             run_state_machine_as_test(hypothesis.seed(seed)(Histories), settings=options)
         except BaseException:
-            print(f"again: JIYI_TEST_SEED={seed} JIYI_TEST_EXAMPLES={examples}")  # noqa: T201 - shown with a failure
+            print(f"again: JIYI_TEST_SEED={seed} JIYI_TEST_EXAMPLES={examples} JIYI_TEST_SHRINK=1")  # noqa: T201 - shown with a failure
             raise
         finally:
             runner.run(Histories.database.flushdb())

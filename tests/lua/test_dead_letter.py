@@ -5,7 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from jiyi import scripts
+from jiyi import keys, scripts
+from jiyi.scripts import Filing
 
 from .conftest import NOW_MS, dump, flush_scripts, refused, refused_when_full, wrong_type
 
@@ -35,7 +36,7 @@ async def letter_of(database, version):
 
 
 async def test_a_letter_keeps_the_event_and_marks_its_memory(either):
-    assert await bury(either) is True
+    assert await bury(either) is Filing.FILED
     found = await dump(either, NS)
     [[letter, flat]], *_ = found.pop(DEAD.encode())[1]
     assert flat == [
@@ -67,7 +68,7 @@ async def test_an_event_without_fields_is_filed_with_an_empty_list(database):
 async def test_filing_a_letter_again_changes_nothing(either):
     await bury(either)
     before = await dump(either, NS)
-    assert await bury(either, reason="another", code="other") is False
+    assert await bury(either, reason="another", code="other") is Filing.FILED_BEFORE
     assert await dump(either, NS) == before
 
 
@@ -76,8 +77,8 @@ async def test_filing_again_changes_nothing_also_after_another_letter_of_the_mem
     await bury(either, version="5-0")
     await bury(either, version="6-0")
     before = await dump(either, NS)
-    assert await bury(either, version="5-0") is False
-    assert await bury(either, version="6-0") is False
+    assert await bury(either, version="5-0") is Filing.FILED_BEFORE
+    assert await bury(either, version="6-0") is Filing.FILED_BEFORE
     assert await dump(either, NS) == before
     assert await filed(either) == ["5-0", "6-0"]
 
@@ -87,14 +88,14 @@ async def test_a_letter_that_failed_again_on_its_replay_replaces_itself(either):
     await bury(either, version="5-0")
     first = await letter_of(either, "5-0")
     assert await scripts.begin_replay(either, NS, first, "5-0")
-    assert await bury(either, version="5-0", code="too_large", reason="content: is too large") is True
+    assert await bury(either, version="5-0", code="too_large", reason="content: is too large") is Filing.FILED
     second = await letter_of(either, "5-0")
     assert second != first
     [[letter, flat]] = await either.execute_command("XRANGE", DEAD, "-", "+")
     assert (letter.decode(), flat[1], flat[3]) == (second, b"5-0", b"too_large")
     assert await either.hgetall(FAILED) == {b"m1": b"5-0 too_large content: is too large"}
     before = await dump(either, NS)
-    assert await bury(either, version="5-0") is False
+    assert await bury(either, version="5-0") is Filing.FILED_BEFORE
     assert await dump(either, NS) == before
 
 
@@ -103,7 +104,7 @@ async def test_a_letter_fails_again_after_its_replay_has_removed_it(either):
     first = await letter_of(either, "5-0")
     await scripts.begin_replay(either, NS, first, "5-0")
     await scripts.drop_letter(either, NS, first, "m1", "5-0", replayed=True)
-    assert await bury(either, version="5-0") is True
+    assert await bury(either, version="5-0") is Filing.FILED
     assert await filed(either) == ["5-0"]
     assert await letter_of(either, "5-0") != first
 
@@ -144,7 +145,7 @@ async def test_the_same_event_filed_by_many_at_once_is_filed_once(either):
     async with anyio.create_task_group() as tasks:
         for i in range(32):
             tasks.start_soon(file, i)
-    assert sorted(filings) == [False] * 28 + [True] * 4
+    assert sorted(filings) == [Filing.FILED_BEFORE] * 28 + [Filing.FILED] * 4
     assert sorted(await filed(either)) == [f"5-{i}" for i in range(4)]
     assert [(await either.hget(FAILED, name)).split()[0] for name in ("m1", "m2")] == [b"5-3", b"5-2"]
 
@@ -155,6 +156,32 @@ async def test_letters_of_one_memory_filed_at_once_leave_the_mark_of_the_latest(
             tasks.start_soon(lambda i=i: bury(either, version=f"{i}-0"))
     assert sorted(await filed(either)) == sorted(f"{i}-0" for i in range(32))
     assert (await either.hget(FAILED, "m1")).split()[0] == b"31-0"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_event_that_its_memory_holds_is_not_filed(either, begun):
+    """It was applied, and only its acknowledgement was lost; also that of a replay."""
+    if begun:
+        await bury(either, version="5-0")
+        await scripts.begin_replay(either, NS, await letter_of(either, "5-0"), "5-0")
+    await either.hset(keys.memory_key(NS, "m1"), "entry", "5-0")
+    before = await dump(either, NS)
+    assert await bury(either, version="5-0") is Filing.APPLIED_BEFORE
+    assert await dump(either, NS) == before
+
+
+@pytest.mark.parametrize("held", ["4-0", "5-1", "50-0", ""])
+async def test_an_event_whose_memory_holds_another_is_filed(database, held):
+    await database.hset(keys.memory_key(NS, "m1"), "entry", held)
+    await database.hset(keys.memory_key(NS, "m2"), "entry", "5-0")
+    assert await bury(database, version="5-0") is Filing.FILED
+    assert await filed(database) == ["5-0"]
+
+
+async def test_an_event_whose_memory_is_no_memory_is_filed(database):
+    """Else it would come back for ever: nobody can apply it."""
+    async with wrong_type(database, keys.memory_key(NS, "m1")):
+        assert await bury(database, version="5-0") is Filing.FILED
 
 
 async def test_an_event_of_thousands_of_fields_is_filed_whole(either):

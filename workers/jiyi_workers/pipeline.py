@@ -17,6 +17,7 @@ from jiyi.events import Event, decode_event, identify, parse_entry, version_of
 from jiyi.index import IndexWriter, Outcome
 from jiyi.logs import get_logger, id_hash
 from jiyi.packing import Change
+from jiyi.scripts import Filing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,23 +79,30 @@ class Pipeline:
             raise failures[0]
 
     async def bury(self, entry: Entry, code: str, reason: str, deliveries: int = 1) -> None:
-        """File an entry as dead letter and acknowledge it."""
+        """File an entry as dead letter and acknowledge it. One that has been applied before is only acknowledged."""
         ns, memory_id = identify(entry.fields)
         await execute(self._database, "SADD", keys.NAMESPACES, ns)  # or nobody would find letters where nothing else is
-        await scripts.dead_letter(
+        version = version_of(entry.id, entry.fields)
+        filing = await scripts.dead_letter(
             self._database,
             ns,
             memory_id,
-            version=version_of(entry.id, entry.fields),
+            version=version,
             code=code,
             reason=reason,
             now_ms=time.time_ns() // 10**6,
             deliveries=deliveries,
             fields=entry.fields,
         )
-        metrics.DEAD_LETTERS.labels(code).inc()
-        metrics.EVENTS.labels("unknown", "dead").inc()
-        log.warning("event_dead", entry=entry.id, ns=ns, id_hash=id_hash(ns, memory_id), code=code, reason=reason)
+        names = {"entry": entry.id, "ns": ns, "id_hash": id_hash(ns, memory_id), "code": code, "reason": reason}
+        if filing is not Filing.APPLIED_BEFORE:
+            metrics.DEAD_LETTERS.labels(code).inc()
+            metrics.EVENTS.labels("unknown", "dead").inc()
+            log.warning("event_dead", **names)
+        elif memory_id is not None:
+            log.info("event_applied_before", **names)
+            if version != entry.id:
+                await scripts.settle_replay(self._database, ns, memory_id, version)
         await self._wake(ns, [memory_id] if memory_id is not None else [])
         await self._stream.acknowledge([entry.id])
 

@@ -111,10 +111,13 @@ def possible_states(ledger, view, ns, memory_id, asked=None):
     """States that readiness may answer, at an instant at which nothing moves."""
     stored = view.stored[ns, memory_id]
     version = parse_entry(stored["entry"]) if stored else (-1, 0)
-    events = [carrier.event for carrier in ledger.memories[ns, memory_id]]
+    carriers = ledger.memories[ns, memory_id]
+    events = [carrier.event for carrier in carriers]
     dead = [event for event in events if event.version > version and event.is_dead]
-    # A mark stays until the event is processed again, and goes with the letter that has set it.
-    undisturbed = not any(event.acted_on for event in events)
+    # A mark stays until the event is processed again, and goes with the letter that has set it. Somebody who was away
+    # while it was filed may have processed it; once the tombstone is forgotten, nothing else tells.
+    processed = any(carrier.possible and carrier.event.ends for carrier in carriers if carrier.event in dead)
+    undisturbed = not processed and not any(event.acted_on for event in events)
     if asked is None:
         if undisturbed and any(event.letter for event in dead):
             return {"failed"}
