@@ -22,8 +22,8 @@ COUNTS = {
 
 
 def content(number, word="第一"):
-    """A text of so many terms that the history's documents take two calls of the apply script."""
-    return f"记忆 {word} " + " ".join(f"word{number * 7 + j}" for j in range(160))
+    """A text of so many terms that the history's documents take a few calls of the apply script."""
+    return f"记忆 {word} " + " ".join(f"word{number * 7 + j}" for j in range(64))
 
 
 async def write_history(ledger, database, settings):

@@ -17,6 +17,7 @@ from processes import environment_of, worker_of
 from jiyi import Producer
 from jiyi.errors import BacklogFullError
 from jiyi.streams import EventStream
+from jiyi_workers.worker import BATCHES_IN_FLIGHT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -93,4 +94,4 @@ async def test_a_worker_that_starts_before_a_backlog_reads_it_in_pieces(backlog,
         await wait_until(drained, "a part of the backlog is applied", timeout_s=60)
         assert peak_bytes(worker.pid) - before < MOST_GROWTH_BYTES
         state = await EventStream(backlog, settings.stream, settings.group).state(0)
-        assert state.pending <= 2 * settings.batch, "two batches are in flight"
+        assert state.pending <= BATCHES_IN_FLIGHT * settings.batch

@@ -21,11 +21,12 @@ from processes import ended, pair
 from faults.ledger import Ledger
 from jiyi import Producer
 from jiyi.streams import EventStream
+from jiyi_workers.worker import BATCHES_IN_FLIGHT
 
 pytestmark = pytest.mark.anyio
 
 BATCH, EVENTS = 10, 100
-PREFETCH = 2 * BATCH
+PREFETCH = BATCHES_IN_FLIGHT * BATCH
 TERM = 1 << signal.SIGTERM - 1
 
 

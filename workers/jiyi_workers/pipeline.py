@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from jiyi.settings import Settings
     from jiyi.streams import Entry, EventStream
 
-SLICE_CHARACTERS = 8_000
-"""Text analysed between two turns of the event loop: a few milliseconds. A longer text goes to a thread."""
+SLICE_CHARACTERS = 2_000
+"""Text analysed between two turns of the event loop: two milliseconds, for which the server may have to wait."""
+LONG_CHARACTERS = 8_000
+"""A longer text is analysed in a thread, which costs more than it is worth for a shorter one."""
 _NAMESPACES_AT_ONCE = 8
 
 log = get_logger()
@@ -126,7 +128,7 @@ class Pipeline:
                     sliced = len(text)
                 try:
                     with self._watching():
-                        if len(text) > SLICE_CHARACTERS:
+                        if len(text) > LONG_CHARACTERS:
                             change.terms = await anyio.to_thread.run_sync(self._analyzer.terms, text)
                         else:
                             change.terms = self._analyzer.terms(text)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from jiyi.settings import Settings
     from jiyi.streams import Entry
 
-BATCHES_IN_FLIGHT = 2
-"""One batch waits for Redis while the next is analysed; more would only lengthen the takeover after a crash."""
+BATCHES_IN_FLIGHT = 3
+"""One waits for Redis, one has its calls ready, one is analysed; more would only lengthen the takeover of a crash."""
 _GROUP_IS_GONE = {"NOGROUP", "UNBLOCKED"}
 """Error codes of a read whose stream or group was deleted; Redis has a code of its own if it waits meanwhile."""
 _BACK_OFF_S = 0.1
