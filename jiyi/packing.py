@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgpack
 import msgspec
 
 from jiyi import keys
 from jiyi.errors import CorruptIndexError
 from jiyi.events import parse_entry
+from jiyi.forward_lists import pack_forward_list, unpack_forward_list
 from jiyi.memories import DEFAULT_IMPORTANCE, LABELS, LATEST_MS, Memory
 from jiyi.postings import DEATH, JOURNAL, MAX_DOC, MAX_TF
 
@@ -70,7 +70,7 @@ def old_document(state: Sequence[bytes | None]) -> OldDocument:
     """
     doc, length, forward, *labels, tags = state
     try:
-        terms = list(msgspec.msgpack.decode(forward or b"", type=dict[str, int]))
+        terms = list(unpack_forward_list(forward or b""))
         terms += [
             keys.filter_term(name, label.decode())
             for name, label in zip(LABELS, labels, strict=True)
@@ -151,7 +151,7 @@ class _Batch:
         self.journal.append(JOURNAL.pack(doc, length, timestamp, importance))
         self.docs_delta += 1
         self.tokens_delta += length
-        forward = msgpack.packb(change.terms)
+        forward = pack_forward_list(change.terms)
         return ["doc", doc, "length", length, "version_hash", change.version_hash, "terms", forward, *stored]
 
     def block_arguments(self) -> tuple[list[str], list[Argument]]:

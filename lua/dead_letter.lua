@@ -3,8 +3,8 @@
 --
 -- Guarantee: all or nothing, and one letter a version: filing it again while it is filed changes nothing. A letter
 --   that is under way again (`begin_replay`) and has failed once more replaces itself. A dead letter older than the
---   marked one is filed, but leaves the mark. An event that its memory holds is not filed: it has been applied, and only
---   its acknowledgement was lost.
+--   marked one is filed, but leaves the mark. An event that its memory holds is not filed: it was applied, and only its
+--   acknowledgement was lost.
 --
 -- KEYS[1..3]   dead:{ns}, failed:{ns}, letters:{ns}
 -- KEYS[4]      memory:{ns}:<id>, where the event names one

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgpack
 import msgspec
 import numpy as np
 from redis.exceptions import ResponseError
@@ -16,6 +15,7 @@ from jiyi.check.journal import ALIVE, DEAD, UNKNOWN
 from jiyi.check.report import Kind
 from jiyi.errors import InvalidEventError
 from jiyi.events import parse_entry
+from jiyi.forward_lists import unpack_forward_list
 from jiyi.memories import DEFAULT_IMPORTANCE, LABELS
 
 if TYPE_CHECKING:
@@ -197,13 +197,10 @@ def _within(alive: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.i
 def forward_list(packed: bytes | None) -> dict[bytes, int] | None:
     """Decode a forward list; None if it is none."""
     try:
-        terms = msgpack.unpackb(packed, raw=True)
-    except (ValueError, TypeError, msgpack.UnpackException):
+        terms = unpack_forward_list(packed or b"")
+    except ValueError:
         return None
-    if not isinstance(terms, dict) or not set(map(type, terms)) <= {bytes}:
-        return None
-    tfs = terms.values()
-    return terms if set(map(type, tfs)) <= {int} and min(tfs, default=1) > 0 else None
+    return {term.encode(): tf for term, tf in terms.items()}
 
 
 def filter_terms(stored: Stored) -> list[bytes] | None:

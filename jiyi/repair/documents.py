@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
-import msgpack
 import msgspec
 from redis.exceptions import ResponseError
 
@@ -16,6 +15,7 @@ from jiyi.analysis import TooManyTerms
 from jiyi.check.documents import forward_list, is_entry, whole
 from jiyi.check.source import NamespaceMovedError
 from jiyi.events import parse_entry
+from jiyi.forward_lists import pack_forward_list
 from jiyi.memories import FIELDS, Memory
 from jiyi.postings import DEATH
 from jiyi.repair.target import number_of
@@ -132,7 +132,7 @@ class Documents:
             return None
         fields: dict[str, Argument] = {}
         if terms != found.forward:
-            fields["terms"] = msgpack.packb({term.decode(): tf for term, tf in terms.items()})
+            fields["terms"] = pack_forward_list({term.decode(): tf for term, tf in terms.items()})
         if sum(terms.values()) != whole(stored.get("length")):
             fields["length"] = sum(terms.values())
         if created != whole(stored.get("timestamp")):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgpack
 import pytest
 
 from jiyi import keys
 from jiyi.check import Kind
+from jiyi.forward_lists import pack_forward_list, unpack_forward_list
 
 from .findings import doc_of, kinds
 
@@ -19,21 +19,21 @@ async def test_a_wrong_length(built):
 
 
 async def test_a_changed_forward_list(built):
-    terms = msgpack.unpackb(await built.hget(keys.memory_key("n", "m20"), "terms"))
-    await built.hset(keys.memory_key("n", "m20"), "terms", msgpack.packb(terms | {"own20": 9}))
+    terms = unpack_forward_list(await built.hget(keys.memory_key("n", "m20"), "terms"))
+    await built.hset(keys.memory_key("n", "m20"), "terms", pack_forward_list(terms | {"own20": 9}))
     assert await kinds(built) == {Kind.FORWARD_LIST, Kind.POSTING}
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"a": -1}), msgpack.packb({1: 1})])
+@pytest.mark.parametrize("garbage", [b"", b"\xc1", pack_forward_list({"a": 1})[:-1], pack_forward_list({"a": -1})])
 async def test_an_unreadable_forward_list(built, garbage):
     await built.hset(keys.memory_key("n", "m20"), "terms", garbage)
     assert Kind.FORWARD_LIST in await kinds(built)
 
 
 async def test_a_term_exchanged_in_a_forward_list(built):
-    terms = msgpack.unpackb(await built.hget(keys.memory_key("n", "m20"), "terms"))
+    terms = unpack_forward_list(await built.hget(keys.memory_key("n", "m20"), "terms"))
     terms["own21"] = terms.pop("own20")
-    await built.hset(keys.memory_key("n", "m20"), "terms", msgpack.packb(terms))
+    await built.hset(keys.memory_key("n", "m20"), "terms", pack_forward_list(terms))
     assert await kinds(built) == {Kind.POSTING}
 
 

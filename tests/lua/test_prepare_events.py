@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from jiyi import scripts
+from jiyi.forward_lists import pack_forward_list
 from jiyi.scripts import PrepareStatus
 
 from .conftest import (
@@ -93,7 +94,7 @@ async def test_a_live_document_is_described_in_full(either):
     reply = await prepare(either, ("6-0", "h"), ("6-0", ""))
     assert reply[2:] == [
         2,
-        [1, b"5-0", b"0", b"2", b"\x81\xa3\xe6\xb5\x81\x02", b"a", b"s", b"u", b"i", b"k", b'["p","q"]'],
+        [1, b"5-0", b"0", b"2", pack_forward_list({"流": 2}), b"a", b"s", b"u", b"i", b"k", b'["p","q"]'],
         [1, b"5-0", b"1", b"0", b"\x80", None, None, None, None, None, None],
     ]
 

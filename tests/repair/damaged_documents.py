@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgpack
-
 from jiyi import keys
 from jiyi.check import Kind
+from jiyi.forward_lists import pack_forward_list, unpack_forward_list
 from jiyi.postings import JOURNAL
 
 from .damage import damage
@@ -19,22 +18,24 @@ async def wrong_length(db):
 
 @damage(Kind.FORWARD_LIST, Kind.POSTING)
 async def changed_forward_list(db):
-    terms = msgpack.unpackb(await db.hget(memory("m20"), "terms"))
-    await db.hset(memory("m20"), "terms", msgpack.packb(terms | {"own20": 9}))
+    terms = unpack_forward_list(await db.hget(memory("m20"), "terms"))
+    await db.hset(memory("m20"), "terms", pack_forward_list(terms | {"own20": 9}))
 
 
 @damage(Kind.FORWARD_LIST)
 async def unreadable_forward_lists(db):
-    for i, garbage in enumerate([b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"a": -1}), msgpack.packb({1: 1})]):
+    for i, garbage in enumerate(
+        [b"", b"\xc1", b"\x81\xa1a\x01", pack_forward_list({"a": 1})[:-1], pack_forward_list({"a": -1})]
+    ):
         await db.hset(memory(f"m{20 + i}"), "terms", garbage)
 
 
 @damage(Kind.POSTING)
 async def exchanged_term_in_a_forward_list(db):
     """The sums agree, and so would a repair that took the list's word for it."""
-    terms = msgpack.unpackb(await db.hget(memory("m20"), "terms"))
+    terms = unpack_forward_list(await db.hget(memory("m20"), "terms"))
     terms["own21"] = terms.pop("own20")
-    await db.hset(memory("m20"), "terms", msgpack.packb(terms))
+    await db.hset(memory("m20"), "terms", pack_forward_list(terms))
 
 
 @damage(Kind.POSTING, Kind.TERM)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import msgpack
-
 from jiyi import keys
+from jiyi.forward_lists import pack_forward_list
 
 from .namespaces import memories_of
 
@@ -26,7 +25,7 @@ async def plant_much(db, ns, seed):
         await db.execute_command("EVAL", "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], 'x')", 1, key)
 
     async def forward_lists():
-        for memory_id, garbage in zip(ids[::7], [b"", b"\xc1", msgpack.packb({"w1": 40})] * 9, strict=False):
+        for memory_id, garbage in zip(ids[::7], [b"", b"\xc1", pack_forward_list({"w1": 40})] * 9, strict=False):
             await alter(memory_id, "terms", garbage)
 
     parts = [
