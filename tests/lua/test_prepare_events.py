@@ -178,7 +178,8 @@ async def test_versions_are_compared_as_exact_numbers(database, stored, version,
 async def test_every_combination_has_its_status(database, live, version, version_hash, again, live_status, dead_status):
     """Applying again touches live documents of exactly the stored version and brings nothing back to life."""
     await prepare(database, ("1-0", ""))
-    document = {"doc": 7, "length": 1, "terms": pack_forward_list({}), "version_hash": "h1"} if live else {"deleted_at": 1}
+    written = {"doc": 7, "length": 1, "terms": pack_forward_list({}), "version_hash": "h1"}
+    document = written if live else {"deleted_at": 1}
     await raw_memory(database, entry="5-0", **document)
     expected = live_status if live else dead_status
     assert await status_of(database, version, version_hash, again=again) is expected
