@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test sabotage check format lint types imports bench bench-quick chaos soak clean
+.PHONY: help demo up test sabotage check format lint types imports bench bench-quick eval chaos soak clean
 
 help: ## Explain every target
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ bench: $(INSTALLED) ## Measure jiyi and its peers at 10,000, 100,000 and 500,000
 bench-quick: $(INSTALLED) ## The same at 20,000 documents, about five minutes; the report goes to build/
 	@$(BIN)/python -m benchmarks.peers
 	@$(BIN)/python -m benchmarks.bench --documents 20000
+
+eval: $(INSTALLED) ## Measure on judged sets how well the right documents are found, beside what people build today (SETS=)
+	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks.quality $(SETS)
 
 chaos: $(INSTALLED) ## Break a running service at random for minutes and prove that nothing is lost (SEED=, SECONDS=, WORKERS=)
 	@$(BIN)/python -m faults.chaos $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WORKERS),--workers $(WORKERS))

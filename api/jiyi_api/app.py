@@ -10,7 +10,7 @@ from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 
 from jiyi import __version__, metrics
-from jiyi_api import dead, failures, memories, operations, search
+from jiyi_api import analyze, dead, failures, memories, operations, search
 from jiyi_api.direct import search_directly
 from jiyi_api.service import Service
 
@@ -52,6 +52,8 @@ def create_app(settings: Settings, *, patience_s: float = 0.0) -> ASGIApp:
             dead.replay_dead_letters,
             dead.drop_dead_letter,
             dead.drop_dead_letters,
+            analyze.analyze_body,
+            analyze.analyze_query,
             operations.metrics_page,
             operations.healthz,
             operations.readyz,

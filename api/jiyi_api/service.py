@@ -44,6 +44,7 @@ class Parts(msgspec.Struct, frozen=True):
     """Everything that needs a server to talk to."""
 
     database: Database
+    analyzer: Analyzer
     stream: EventStream
     producer: Producer
     replays: Replays
@@ -117,7 +118,7 @@ class Service:
             database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
         )
         searcher = Searcher(database, analyzer, snapshots, ranker, document_bytes=settings.document_cache_bytes)
-        self._parts = Parts(database, stream, producer, replays, snapshots, searcher, readiness)
+        self._parts = Parts(database, analyzer, stream, producer, replays, snapshots, searcher, readiness)
         self._tried.set()
         log.info("reader_started", analyzer=analyzer.fingerprint, kernel=ranker.name)
         await readiness.wakeups.run()

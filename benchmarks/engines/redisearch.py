@@ -35,7 +35,7 @@ _COMMON = ("ON", "HASH", "PREFIX", 1, _PREFIX, "SKIPINITIALSCAN", "NOOFFSETS", "
 _AS_CUT: tuple[str, ...] = ("LANGUAGE", "chinese", "VERBATIM")
 """A Chinese sentence would have to match all of its words, so each word is asked for, as cut by our segmenter. Without
 VERBATIM the module would cut each once more, at twice the cost."""
-_STOP_WORDS = {
+STOP_WORDS = {
     "a", "is", "the", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "it", "no", "not",
     "of", "on", "or", "such", "that", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 }  # fmt: skip
@@ -111,7 +111,7 @@ class RediSearch:
         words: list[str] = question.words
         language: tuple[str, ...] = ()
         if self.name == CHINESE:
-            words, language = [word for word in question.plain if word not in _STOP_WORDS], _AS_CUT
+            words, language = [word for word in question.plain if word not in STOP_WORDS], _AS_CUT
         reply = self._client.execute_command(
             "FT.SEARCH", _INDEX, "|".join(words), "NOCONTENT", "WITHSCORES", "SCORER", "BM25STD", *language,
             "LIMIT", 0, TOP, "DIALECT", 2,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 
-from jiyi.analysis import stop_words
+from jiyi.analysis import han_folding, stop_words
 from jiyi.analysis.han_runs import HanRuns, split_common_han, split_han
 from jiyi.analysis.identifiers import Identifiers
 from jiyi.analysis.normal_form import normalise
@@ -44,6 +44,7 @@ class Analyzer:
             "segmenter": self._segmenter.identity,
             "stemmer": self._identifiers.stemmer_identity,
             "stop_words": blake2b(words.encode(), digest_size=8).hexdigest(),
+            "han_folding": han_folding.identity(),
             "han_bigrams": self._han_bigrams,
             "max_terms": self._max_terms,
         }

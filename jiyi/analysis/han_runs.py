@@ -6,6 +6,7 @@ from functools import lru_cache
 from operator import add
 
 from jiyi.analysis import stop_words
+from jiyi.analysis.han_folding import open_folding
 from jiyi.analysis.segmenters import Segmenter
 from jiyi.analysis.tokens import MAX_TERM_LENGTH, Token
 
@@ -37,7 +38,7 @@ _LONGEST_REMEMBERED = 3
 
 
 class HanRuns:
-    """Turns a Han run into terms.
+    """Turns a Han run, folded into simplified characters, into terms.
 
     With `bigrams`, every two adjacent characters of a run are a term as often as they occur, be they a word, a stop
     word or neither; what the segmenter finds of any other length stays.
@@ -46,6 +47,7 @@ class HanRuns:
     def __init__(self, segmenter: Segmenter, *, bigrams: bool) -> None:
         self._search = segmenter.search
         self._bigrams = bigrams
+        self._fold = open_folding()
         self._remembered = lru_cache(_REMEMBERED)(self._terms)
 
     def terms(self, run: str) -> Iterable[str]:
@@ -54,6 +56,7 @@ class HanRuns:
 
     def tokens(self, run: str) -> Iterator[Token]:
         """Yield the tokens of any Han run including stop words; those of another rule are the `terms` of the run."""
+        run = self._fold(run)
         words = self._words(run)
         kept = [word for word in words if len(word) != 2] if self._bigrams else words  # noqa: PLR2004
         for word in kept:
@@ -64,6 +67,7 @@ class HanRuns:
                 yield Token(pair, "han" if pair in found else "bigram", pair)
 
     def _terms(self, run: str) -> list[str]:
+        run = self._fold(run)
         words = self._search(run) if len(run) <= MAX_TERM_LENGTH else self._words(run)
         stop = stop_words.HAN
         if not self._bigrams:

@@ -31,10 +31,9 @@ ENGLISH = _words(
     " not no only just also too very again ever here there now"
 )
 
-# Both scripts, because they are not folded into each other.
 HAN = _words(
     # particles
-    "的 地 得 了 着 过 吗 呢 吧 啊 呀 嘛 啦 哦 們 们 之 所"
+    "的 地 得 了 着 过 吗 呢 吧 啊 呀 嘛 啦 哦 们 之 所"
     # copula, prepositions, conjunctions
     " 是 在 和 与 及 或 而 但 且 因 把 被 对 从 到 由 以 于"
     # adverbs
@@ -42,7 +41,5 @@ HAN = _words(
     # pronouns
     " 我 你 他 她 它 这 那 其"
     # question words
-    " 什么"
-    # traditional forms
-    " 著 過 嗎 啦 與 對 從 於 還 則 這 甚麼 什麼"
+    " 什么 甚么"
 )

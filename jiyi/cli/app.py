@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jiyi import __version__
-from jiyi.cli import dead, ingest, inspection, search, services
+from jiyi.cli import analyze, dead, evaluation, ingest, inspection, search, services
 
 app = typer.Typer(
     name="jiyi",
@@ -25,6 +25,9 @@ app.command("ready")(search.ready)
 app.command("stats")(inspection.stats)
 app.command("check")(inspection.check)
 app.command("reindex")(inspection.reindex)
+app.command("analyze")(analyze.analyze)
+app.command("eval")(evaluation.evaluate)
+app.command("tune")(evaluation.tune)
 app.add_typer(dead.app, name="dead")
 
 

@@ -1,0 +1,1 @@
+"""`make eval`: search quality on judged sets, beside what people build today."""
