@@ -79,7 +79,7 @@ async def load(documents: int, further: int, questions: int) -> Load:
 
 def question_of(analyzer: Analyzer, text: str) -> Question:
     """Prepare a question for every engine."""
-    terms = analyzer.query_terms(text)
+    terms = list(analyzer.query_terms(text))
     return Question(text, terms, [one_word(term) for term in terms], plain_words(text))
 
 

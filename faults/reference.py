@@ -43,11 +43,11 @@ class Reference:
         lengths = {memory_id: sum(terms.values()) for memory_id, terms in self._terms.items()}
         avgdl = average_length(sum(lengths.values()), docs)
         scores: dict[str, float] = {}
-        for term in self._analyzer.query_terms(question):
+        for term, weight in self._analyzer.query_terms(question).items():
             having = {memory_id: terms[term] for memory_id, terms in self._terms.items() if term in terms}
             for memory_id, tf in having.items():
                 part = saturation(tf, lengths[memory_id], avgdl, DEFAULT_K1, DEFAULT_B) * idf(docs, len(having))
-                scores[memory_id] = scores.get(memory_id, 0.0) + part
+                scores[memory_id] = scores.get(memory_id, 0.0) + weight * part
         return scores
 
     def differs(self, question: str, result: SearchResult) -> str | None:

@@ -123,7 +123,8 @@ class Witness:
                 "terms", f"{(ns, hit.id)} entry {hit.entry}: {found} of {explanation.length}, not {expected}"
             )
         score = sum(
-            idf(explanation.docs, matched.df)
+            matched.weight
+            * idf(explanation.docs, matched.df)
             * saturation(matched.tf, explanation.length, explanation.avgdl, explanation.k1, explanation.b)
             for matched in hit.matched_terms
         )

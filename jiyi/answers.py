@@ -36,6 +36,7 @@ class MatchedTerm(msgspec.Struct, frozen=True, rename="camel"):
     df: int
     idf: float
     score: float
+    weight: float = 1.0
 
 
 class StoredMemory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -88,7 +88,8 @@ def column(pairs, next_doc, pieces=2):
 
 def ranked(ranker, docs, postings, asked, terms, limit):
     """The ranking, with what `Searcher` adds: (number, score, matched terms, length) of each hit, and the total."""
-    ranking = Searcher(None, None, None, ranker)._rank(as_snapshot(docs, postings), asked, terms, limit)
+    weighted = terms if isinstance(terms, dict) else dict.fromkeys(terms, 1.0)
+    ranking = Searcher(None, None, None, ranker)._rank(as_snapshot(docs, postings), asked, weighted, limit)
     hits = [(doc, sum(term.score for term in matched), matched, length) for doc, matched, length in ranking.hits()]
     return hits, ranking.total
 
@@ -97,16 +98,16 @@ RANKERS = pytest.mark.parametrize("ranker", [NumbaRanker(), NumbaRanker(prunes=F
                                   ids=["pruning", "exhaustive", "numpy"])  # fmt: skip
 
 
-def naive(docs, terms, groups, asked):
+def naive(docs, terms, groups, asked, weights):
     """(number, score) of all that match, best first, by the formula in `jiyi.scoring`."""
     living = {i for i, (length, _, _) in enumerate(docs) if length is not DEAD}
     avgdl = average_length(sum(docs[i][0] for i in living), len(living))
     scores = {}
-    for pairs in terms.values():
+    for name, pairs in terms.items():
         df = sum(doc in living for doc, _ in pairs)
         for doc, tf in pairs:
             if doc in living:
-                part = idf(len(living), df) * saturation(tf, docs[doc][0], avgdl, asked.k1, asked.b)
+                part = weights[name] * idf(len(living), df) * saturation(tf, docs[doc][0], avgdl, asked.k1, asked.b)
                 scores[doc] = scores.get(doc, 0.0) + part
     found = {
         doc: score
@@ -122,15 +123,16 @@ def naive(docs, terms, groups, asked):
 @settings(max_examples=300, deadline=None)
 @given(indexes(), QUERIES, st.integers(0, 16), st.data())
 def test_a_ranking_is_that_of_the_naive_model(ranker, index, given_fields, limit, data):
-    """Filters, time range, importance, dead documents, ties, k: the same documents, order, scores and total."""
+    """Weights, filters, time range, importance, the dead, ties, k: the same documents, order, scores and total."""
     docs, terms, filters = index
     names = list(filters)
     groups = data.draw(st.lists(st.lists(st.sampled_from(names), unique=True), max_size=3)) if names else []
     asked = query(**given_fields)
     asked = SearchQuery(**{name: getattr(asked, name) for name in asked.__struct_fields__ if name != "filters"},
                         filters=tuple(map(tuple, groups)))  # fmt: skip
-    hits, total = ranked(ranker, docs, terms | filters, asked, list(terms), limit)
-    expected = naive(docs, terms, [[filters[name] for name in group] for group in groups], asked)
+    weights = {name: data.draw(st.sampled_from([1.0, 0.4, 0.3])) for name in terms}
+    hits, total = ranked(ranker, docs, terms | filters, asked, weights, limit)
+    expected = naive(docs, terms, [[filters[name] for name in group] for group in groups], asked, weights)
     assert total == len(expected)
     assert len({doc for doc, *_ in hits}) == len(hits) == min(limit, len(expected))
     scores = dict(expected)
@@ -309,7 +311,7 @@ async def test_the_oracle_of_the_specification(database):
     searcher = Searcher(database, None, reader)
 
     async def ranked(*terms):
-        ranking = await searcher.rank(query(ns="oracle", k1=1.2, b=0.75), terms, 10)
+        ranking = await searcher.rank(query(ns="oracle", k1=1.2, b=0.75), dict.fromkeys(terms, 1.0), 10)
         hits, _, _ = await searcher._fetch(query(ns="oracle"), ranking)
         return {hit.id: hit.score for hit in hits}
 

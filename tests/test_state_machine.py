@@ -127,7 +127,7 @@ class History(RuleBasedStateMachine):
             searcher = Searcher(self.database, None, reader)
             for word in WORDS:
                 query = SearchQuery.from_request(SearchRequest(q=word, ns=NS, limit=100), Settings())
-                ranking = self.run(searcher.rank(query, [word], 100))
+                ranking = self.run(searcher.rank(query, {word: 1.0}, 100))
                 hits, _, _ = self.run(searcher._fetch(query, ranking))
                 assert {hit.id: hit.score for hit in hits} == pytest.approx(naive_scores(documents, word), abs=1e-9)
         assert {name: one.version for name, (_, one) in self.model.items()} == self.run(self.fences())
@@ -137,7 +137,7 @@ class History(RuleBasedStateMachine):
         searcher = Searcher(self.database, None, self.readers[0])
         request = SearchRequest(q="redis", ns=NS, limit=100, tags=["p"])
         query = SearchQuery.from_request(request, Settings())
-        ranking = self.run(searcher.rank(query, ["redis"], 100))
+        ranking = self.run(searcher.rank(query, {"redis": 1.0}, 100))
         hits, _, _ = self.run(searcher._fetch(query, ranking))
         expected = {
             one.id
@@ -172,7 +172,7 @@ class History(RuleBasedStateMachine):
         searcher = Searcher(self.database, None, self.readers[0])
         for word in {word for one in survivors for word in one.memory.content.split()}:
             query = SearchQuery.from_request(SearchRequest(q=word, ns=NS, limit=100), Settings())
-            ranking = self.run(searcher.rank(query, [word], 100))
+            ranking = self.run(searcher.rank(query, {word: 1.0}, 100))
             hits, _, _ = self.run(searcher._fetch(query, ranking))
             # bm25s leaves out the constant factor k1 + 1, as Lucene does.
             theirs = peer.get_scores([word]) * (1.5 + 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from jiyi_api.ranking import Question, Ranked, choose_ranker
 from jiyi_api.stored import StoredMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
@@ -35,12 +36,16 @@ _MOST_EXPIRED = 1_000
 
 
 class MatchedTerm(msgspec.Struct, rename="camel"):
-    """What one term of the question contributes to a hit; the scores of all add up to the hit's."""
+    """What one term of the question contributes to a hit; the scores of all add up to the hit's.
+
+    `weight` is what the term counts in the question: 1, or less for what is no word (see `Analyzer.query_terms`).
+    """
 
     term: str
     tf: int
     df: int
     idf: float
+    weight: float
     score: float
 
 
@@ -52,7 +57,7 @@ class Explanation(msgspec.Struct, rename="camel"):
     docs: int
     k1: float
     b: float
-    formula: str = "idf * tf*(k1+1) / (tf + k1*(1 - b + b*length/avgdl)), idf = ln(1 + (docs-df+0.5)/(df+0.5))"
+    formula: str = "weight * idf * tf*(k1+1) / (tf + k1*(1 - b + b*length/avgdl)), idf = ln(1 + (docs-df+0.5)/(df+0.5))"
 
 
 class Hit(StoredMemory, rename="camel", omit_defaults=True, kw_only=True):
@@ -79,15 +84,29 @@ class SearchResult(msgspec.Struct, rename="camel"):
     index: IndexFigures
 
 
+class PresentTerm(NamedTuple):
+    """A term of the question that some document has."""
+
+    term: str
+    df: int
+    idf: float
+    weight: float
+
+    @property
+    def worth(self) -> float:
+        """What one occurrence gives, before it is saturated."""
+        return self.idf * self.weight
+
+
 class Ranking(NamedTuple):
     """What was found in a namespace at one instant; its numbers mean something in the epoch of `journal` alone.
 
-    `terms` are those of the question that are there, with df and idf, in the order of the columns of `found`.
+    `terms` are in the order of the columns of `found`.
     """
 
     found: Ranked
     lengths: list[float]  # of the documents found
-    terms: list[tuple[str, int, float]]
+    terms: list[PresentTerm]
     size: int  # of the namespace, in documents
     avgdl: float
     moves: bytes
@@ -103,17 +122,14 @@ class Ranking(NamedTuple):
         docs, tfs, parts, _ = self.found
         for doc, row, scores, length in zip(docs.tolist(), tfs.tolist(), parts.tolist(), self.lengths, strict=True):
             matched = [
-                MatchedTerm(term, tf, df, weight, score)
-                for (term, df, weight), tf, score in zip(self.terms, row, scores, strict=True)
+                MatchedTerm(term.term, tf, term.df, term.idf, term.weight, score)
+                for term, tf, score in zip(self.terms, row, scores, strict=True)
                 if tf
             ]
             yield doc, matched, int(length)
 
 
-def _rarest_first(term: tuple[str, int, float]) -> int:
-    return term[1]
-
-
+_WORTH = attrgetter("worth")
 _NOTHING = Ranked(np.empty(0, np.uint32), np.empty((0, 0), np.uint16), np.empty((0, 0)), 0)
 _UNKNOWN = Ranking(_NOTHING, [], [], 0, 0.0, b"", None)
 
@@ -164,10 +180,10 @@ class Searcher:
         metrics.HITS.observe(len(hits))
         return SearchResult(hits, ranking.total, round(took_s * 1000, 3), IndexFigures(ranking.size, ranking.avgdl))
 
-    async def rank(self, query: SearchQuery, terms: Sequence[str], limit: int) -> Ranking:
-        """Score a snapshot: the index layer of a search, one call to Redis when the columns are warm."""
+    async def rank(self, query: SearchQuery, terms: Mapping[str, float], limit: int) -> Ranking:
+        """Score a snapshot by weighted terms: the index layer, one call to Redis when the columns are warm."""
         reader = self._reader
-        wanted = [*terms, *(term for group in query.filters for term in group)] if query.filters else terms
+        wanted = [*terms, *(term for group in query.filters for term in group)]
         if (known := reader.known(query.ns, wanted)) and (state := reader.ask_state(known)) is not None:
             # What is known is ranked while the server is asked whether it still holds: the question is sent as soon
             # as the loop gets a turn.
@@ -184,16 +200,18 @@ class Searcher:
             # No await from here on: the columns stand still.
             return _UNKNOWN if snapshot is None else self._rank(snapshot, query, terms, limit)
 
-    def _rank(self, snapshot: Snapshot, query: SearchQuery, terms: Sequence[str], limit: int) -> Ranking:
+    def _rank(self, snapshot: Snapshot, query: SearchQuery, terms: Mapping[str, float], limit: int) -> Ranking:
         docs, columns = snapshot.docs, snapshot.terms
         avgdl = average_length(snapshot.tokens, docs)
-        present = [(term, df, idf(docs, df)) for term in terms if (df := columns[term].df)]
-        present.sort(key=_rarest_first)
+        present = [
+            PresentTerm(term, df, idf(docs, df), weight) for term, weight in terms.items() if (df := columns[term].df)
+        ]
+        present.sort(key=_WORTH, reverse=True)
         found = self._ranker.rank(
             Question(
                 journal=snapshot.journal,
-                columns=[columns[term] for term, _, _ in present],
-                idfs=[weight for _, _, weight in present],
+                columns=[columns[one.term] for one in present],
+                idfs=[one.worth for one in present],
                 filters=[[columns[term] for term in group] for group in query.filters],
                 k1=query.k1,
                 b=query.b,

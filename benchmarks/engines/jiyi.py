@@ -38,7 +38,7 @@ class Jiyi:
 
     async def search(self, question: Question) -> Sequence[tuple[Any, float]]:
         """Rank; documents are called by their number."""
-        ranking = await self._searcher.rank(self._query(question), question.terms, TOP)
+        ranking = await self._searcher.rank(self._query(question), dict.fromkeys(question.terms, 1.0), TOP)
         self.matched += ranking.total
         found = ranking.found
         return list(zip(found.docs.tolist(), found.parts.sum(axis=1).tolist(), strict=True))

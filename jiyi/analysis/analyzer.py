@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 from jiyi.analysis import han_folding, stop_words
-from jiyi.analysis.han_runs import HanRuns, split_common_han, split_han
+from jiyi.analysis.han_runs import HanRuns, find_han, split_common_han, split_han
 from jiyi.analysis.identifiers import Identifiers
 from jiyi.analysis.normal_form import normalise
 from jiyi.analysis.segmenters import SegmenterName, open_segmenter
@@ -14,7 +14,9 @@ from jiyi.analysis.tokens import Token, TooManyTerms
 
 # To be raised with every change that gives any text other terms. Lists of stop words need not be remembered: their
 # content is part of the fingerprint.
-ANALYSIS_VERSION = 1
+ANALYSIS_VERSION = 2
+WEIGHTS = {"bigram": 0.4, "character": 0.3}
+"""What terms of these rules count in a question; all others count 1. Measured: see docs/quality.md."""
 
 
 class Analyzer:
@@ -38,7 +40,7 @@ class Analyzer:
 
     def describe(self) -> dict[str, str | int | bool]:
         """Return what this analyzer consists of, ready to be shown or logged."""
-        words = " ".join(sorted(stop_words.ENGLISH | stop_words.HAN))
+        words = " ".join(sorted(stop_words.ENGLISH | stop_words.HAN) + sorted(stop_words.COMMON_HAN))
         return {
             "version": ANALYSIS_VERSION,
             "segmenter": self._segmenter.identity,
@@ -65,9 +67,21 @@ class Analyzer:
             raise TooManyTerms(len(terms), self._max_terms)
         return dict(terms)
 
-    def query_terms(self, text: str) -> list[str]:
-        """Return the distinct terms of a query in the order of first appearance; errors as in `terms`."""
-        return list(self.terms(text))
+    def query_terms(self, text: str) -> dict[str, float]:
+        """Return the distinct terms of a question with what each counts, in the order of first appearance.
+
+        What is no word counts less (`WEIGHTS`). Words that ask are left out, unless nothing else is in the question.
+        Errors as in `terms`.
+        """
+        terms = self.terms(text)
+        if not self._han_bigrams or not find_han(text):
+            asked = [term for term in terms if term not in stop_words.HAN_QUESTIONS]
+            return dict.fromkeys(asked or terms, 1.0)
+        weights: dict[str, float] = {}
+        for token in self.explain(text):
+            if token.term not in stop_words.HAN_QUESTIONS:
+                weights[token.term] = max(weights.get(token.term, 0.0), WEIGHTS.get(token.rule, 1.0))
+        return weights or dict.fromkeys(terms, 1.0)
 
     def explain(self, text: str) -> list[Token]:
         """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from operator import add
 
 from jiyi.analysis import stop_words
 from jiyi.analysis.han_folding import open_folding
 from jiyi.analysis.segmenters import Segmenter
-from jiyi.analysis.tokens import MAX_TERM_LENGTH, Token
+from jiyi.analysis.tokens import MAX_TERM_LENGTH, Rule, Token
 
 # The longest run that a segmenter sees at once, in characters. Its search for new words copies the path at every
 # character, so a run of 100,000 rare ones would take quadratic time; no sentence comes near this length.
@@ -35,13 +34,16 @@ _uncommon = re.compile(f"[^{_COMMON}]").match
 # The shortest runs come again and again: three characters or fewer are a quarter of all runs.
 _REMEMBERED = 1 << 15
 _LONGEST_REMEMBERED = 3
+_PAIR = 2
 
 
 class HanRuns:
     """Turns a Han run, folded into simplified characters, into terms.
 
-    With `bigrams`, every two adjacent characters of a run are a term as often as they occur, be they a word, a stop
-    word or neither; what the segmenter finds of any other length stays.
+    With `bigrams`, a net is laid beside the words, in which unknown names and new jargon are caught: every character is
+    a term, and every two adjacent ones, as often as they occur, be they a word or not. Only common characters
+    (`COMMON_HAN`) are no terms by themselves, nor in a pair with one that is not common, unless that is a word. So
+    every two characters of a text find it. Words of three characters and more are left to their pairs.
     """
 
     def __init__(self, segmenter: Segmenter, *, bigrams: bool) -> None:
@@ -58,23 +60,38 @@ class HanRuns:
         """Yield the tokens of any Han run including stop words; those of another rule are the `terms` of the run."""
         run = self._fold(run)
         words = self._words(run)
-        kept = [word for word in words if len(word) != 2] if self._bigrams else words  # noqa: PLR2004
-        for word in kept:
-            yield Token(word, "stop" if word in stop_words.HAN else "han", word)
-        if self._bigrams:
-            found = set(words)
-            for pair in map(add, run, run[1:]):
-                yield Token(pair, "han" if pair in found else "bigram", pair)
+        if not self._bigrams:
+            for word in words:
+                yield Token(word, "stop" if word in stop_words.HAN else "han", word)
+            return
+        found = set(words)
+        for term in self._net(run, words):
+            rule: Rule = "han" if term in found else "character" if len(term) == 1 else "bigram"
+            yield Token(term, rule, term)
+        for word in words:
+            if word in stop_words.HAN:
+                yield Token(word, "stop", word)
 
     def _terms(self, run: str) -> list[str]:
         run = self._fold(run)
         words = self._search(run) if len(run) <= MAX_TERM_LENGTH else self._words(run)
+        if self._bigrams:
+            return self._net(run, words)
         stop = stop_words.HAN
-        if not self._bigrams:
-            return [word for word in words if word not in stop]
-        # The segmenter names each occurrence of a two-character word once, so its words are among the bigrams.
-        terms = [word for word in words if len(word) != 2 and word not in stop]  # noqa: PLR2004
-        terms += map(add, run, run[1:])
+        return [word for word in words if word not in stop]
+
+    @staticmethod
+    def _net(run: str, words: Iterable[str]) -> list[str]:
+        common, stop = stop_words.COMMON_HAN, stop_words.HAN
+        are_common = [character in common for character in run]
+        terms = [character for character, is_common in zip(run, are_common, strict=True) if not is_common]
+        pairs = zip(run, run[1:], are_common, are_common[1:], strict=False)
+        terms += [first + second for first, second, one, other in pairs if one is other]
+        terms += [
+            word
+            for word in words
+            if len(word) == _PAIR and (word[0] in common) is not (word[1] in common) and word not in stop
+        ]
         return terms
 
     def _words(self, run: str) -> list[str]:

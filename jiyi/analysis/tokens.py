@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple, TypeAlias
 # that nobody types, and every term is a name in Redis.
 MAX_TERM_LENGTH = 64
 
-Rule: TypeAlias = Literal["url", "compound", "version", "word", "camel", "literal", "han", "bigram", "stop"]
+Rule: TypeAlias = Literal[
+    "url", "compound", "version", "word", "camel", "literal", "han", "bigram", "character", "stop"
+]
 
 
 class Token(NamedTuple):
@@ -14,8 +16,8 @@ class Token(NamedTuple):
 
     The rules: `url` a whole URL; `compound` chunks with their connectors (err_conn_reset); `version` a version without
     its v; `word` an English word, stemmed; `camel` a part of a camelCase word; `literal` letters and digits as they
-    are; `han` a word found by the segmenter; `bigram` two Han characters that it does not call a word; `stop` a stop
-    word, kept only where a text consists of nothing else.
+    are; `han` a word found by the segmenter; `bigram` two Han characters, and `character` one, that it does not
+    call a word; `stop` a stop word, kept only where a text consists of nothing else.
     """
 
     term: str

@@ -83,10 +83,17 @@ def _show(rank: int, hit: Hit, *, explain: bool) -> None:
         console.print(f"    [cyan]{escape(matched)}[/]", soft_wrap=True)
         return
     table = Table(box=None, padding=(0, 2), pad_edge=False)
-    for name in ("    term", "tf", "df", "idf", "score"):
+    for name in ("    term", "tf", "df", "idf", "weight", "score"):
         table.add_column(name, justify="left" if "term" in name else "right")
     for term in hit.matched_terms:
-        table.add_row(f"    {escape(term.term)}", f"{term.tf}", f"{term.df}", f"{term.idf:.4f}", f"{term.score:.4f}")
+        table.add_row(
+            f"    {escape(term.term)}",
+            f"{term.tf}",
+            f"{term.df}",
+            f"{term.idf:.4f}",
+            f"{term.weight:g}",
+            f"{term.score:.4f}",
+        )
     console.print(table)
     facts = hit.explanation
     console.print(

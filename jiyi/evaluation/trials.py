@@ -14,7 +14,7 @@ from jiyi.evaluation.measures import DEPTH, Scores, measure
 from jiyi.scoring import average_length, idf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -97,14 +97,14 @@ class _Index:
         self._k1 = k1
         self._norms = k1 * (1.0 - b + b * relative)
 
-    def search(self, terms: Sequence[str]) -> list[list[str]]:
+    def search(self, terms: Mapping[str, float]) -> list[list[str]]:
         """Give the ids found under each setting, best first."""
         size = len(self._ids)
         scores = np.zeros((len(self._k1), size))
-        for term in terms:
+        for term, weight in terms.items():
             if (found := self._postings.get(term)) is not None:
                 docs, tfs = found
-                scores[:, docs] += idf(size, len(docs)) * tfs * (self._k1 + 1.0) / (tfs + self._norms[:, docs])
+                scores[:, docs] += weight * idf(size, len(docs)) * tfs * (self._k1 + 1.0) / (tfs + self._norms[:, docs])
         depth = min(DEPTH, size)
         best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
         rankings = []

@@ -30,12 +30,12 @@ def naive_scores(analyzer, contents, question, k1=1.5, b=0.75):
     lengths = {name: sum(found.values()) for name, found in terms.items()}
     avgdl = sum(lengths.values()) / len(lengths)
     scores = {}
-    for term in analyzer.query_terms(question):
+    for term, weight in analyzer.query_terms(question).items():
         df = sum(term in found for found in terms.values())
         idf = math.log(1 + (len(terms) - df + 0.5) / (df + 0.5))
         for name, found in terms.items():
             if tf := found.get(term):
-                part = idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * lengths[name] / avgdl))
+                part = weight * idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * lengths[name] / avgdl))
                 scores[name] = scores.get(name, 0.0) + part
     return scores
 

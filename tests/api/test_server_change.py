@@ -91,7 +91,7 @@ async def test_a_namespace_made_anew_between_ranking_and_fetching_gives_no_old_s
     searcher = searcher_on(database, analyzer, document_bytes=0)
     query = asked("redis")
     assert len(await scores(searcher, "redis")) == 2, "from here on the reader knows the ids by heart"
-    ranking = await searcher.rank(query, ["redi"], 10)
+    ranking = await searcher.rank(query, {"redi": 1.0}, 10)
     assert ranking.total == 2
     await database.flushall()
     await index.write_all({"a": "redis", "b": "redis redis redis"})

@@ -225,7 +225,7 @@ async def test_ids_cached_in_one_epoch_are_not_those_of_the_next(database, analy
     index, searcher = Index(database, analyzer), searcher_on(database, analyzer, document_bytes=0)
     await index.write_all({"old": "redis"})
     query = asked("redis")
-    ranking = await searcher.rank(query, ["redi"], 10)
+    ranking = await searcher.rank(query, {"redi": 1.0}, 10)
     hits, _, _ = await searcher._fetch(query, ranking)
     assert [hit.id for hit in hits] == ["old"]
     await database.flushall()

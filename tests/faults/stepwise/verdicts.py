@@ -85,11 +85,11 @@ class Verdicts:
         query = SearchQuery.from_request(SearchRequest(q="any", ns=ns, limit=100), self._settings)
         total = sum(sum(terms.values()) for terms in documents.values())
         for word in words:
-            ranking = await searcher.rank(query, [word], 100)
+            ranking = await searcher.rank(query, {word: 1.0}, 100)
             expected = naive_scores(documents, word)
             found = {ids.get(doc, doc): sum(term.score for term in matched) for doc, matched, _ in ranking.hits()}
             assert found == pytest.approx(expected, abs=1e-9), f"{ns!r} {word!r}"
-            assert {df for _, df, _ in ranking.terms} <= {len(expected)}
+            assert {term.df for term in ranking.terms} <= {len(expected)}
             assert (ranking.total, ranking.size) == (len(expected), len(documents))
             assert ranking.avgdl == pytest.approx(total / len(documents) if documents else 0.0)
 
