@@ -46,7 +46,8 @@ HAN = _words(
 
 # Left out of a question unless nothing else is in it. In a text they are terms: who knows what is said of them.
 HAN_QUESTIONS = _words(
-    "什么 甚么 什 么 谁 哪 几 何 怎 哪里 哪个 哪些 哪种 哪年 哪位 哪儿 多少 何时 何地 怎么 怎样 如何 何为 为何 为什么 是否 请问"
+    "什么 甚么 什 么 谁 哪 几 何 怎 哪里 哪个 哪些 哪种 哪年 哪位 哪儿 多少 何时 何地"
+    " 怎么 怎样 如何 何为 为何 为什么 是否 请问"
 )
 
 # Characters that are not worth a term by themselves, nor together with one that is: function words, and the sixty most

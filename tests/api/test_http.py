@@ -293,7 +293,8 @@ async def test_openapi_names_every_route_and_resolves(reader):
     assert routes == {
         ("/memory/write", "post"), ("/memory/search", "get"), ("/memory/search", "post"), ("/memory/ready", "get"),
         ("/memory/{memory_id}", "get"), ("/memory/{memory_id}", "delete"),
-        ("/analyze", "get"), ("/analyze", "post"), ("/dead", "get"), ("/dead", "delete"), ("/dead/{letter}", "get"), ("/dead/{letter}", "delete"),
+        ("/analyze", "get"), ("/analyze", "post"),
+        ("/dead", "get"), ("/dead", "delete"), ("/dead/{letter}", "get"), ("/dead/{letter}", "delete"),
         ("/dead/{letter}/replay", "post"), ("/dead/replay", "post"),
         ("/metrics", "get"), ("/healthz", "get"), ("/readyz", "get"),
     }  # fmt: skip
