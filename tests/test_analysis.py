@@ -19,7 +19,7 @@ from jiyi.analysis.identifiers import split_identifiers
 from jiyi.analysis.stop_words import COMMON_HAN
 from jiyi.analysis.tokens import MAX_TERM_LENGTH
 
-ANALYZER = Analyzer()
+ANALYZER = Analyzer(han_bigrams=False)
 BIGRAMS = Analyzer(han_bigrams=True)
 
 GOLDEN = {

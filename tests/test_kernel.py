@@ -275,7 +275,7 @@ def test_long_rankings_are_explained_right(ranker):
     docs = [(5, created, 0.5) for created in range(1_300)]
     pairs = {"t": [(doc, 1 + doc % 3) for doc in range(1_300)], "u": [(doc, 1) for doc in range(0, 1_300, 2)]}
     hits, _ = ranked(ranker, docs, pairs, query(), ["t", "u"], 1_200)
-    expected = naive(docs, pairs, [], query())
+    expected = naive(docs, pairs, [], query(), dict.fromkeys(pairs, 1.0))
     assert [(doc, score) for doc, score, *_ in hits] == [(doc, pytest.approx(score)) for doc, score in expected[:1_200]]
 
 

@@ -29,7 +29,7 @@ class Analyzer:
     different: their words differ in rare near ties.
     """
 
-    def __init__(self, segmenter: SegmenterName = "rjieba", han_bigrams: bool = False, max_terms: int = 10_000) -> None:
+    def __init__(self, segmenter: SegmenterName = "rjieba", han_bigrams: bool = True, max_terms: int = 10_000) -> None:
         self._segmenter = open_segmenter(segmenter)
         self._han_bigrams = han_bigrams
         self._max_terms = max_terms
