@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from math import log
 
-DEFAULT_K1 = 1.5
-DEFAULT_B = 0.75
+DEFAULT_K1 = 1.2
+DEFAULT_B = 0.65
+"""What did best over all judged sets together (docs/quality.md); `jiyi tune` tries others on your own."""
 
 
 def idf(docs: int, df: int) -> float:

@@ -174,6 +174,17 @@ def test_a_question_weighs_what_is_no_word_less_and_does_not_ask_for_words_that_
     assert set(ANALYZER.query_terms("哪里 怎么")) == {"哪里", "怎么"}
 
 
+def test_an_identifier_counts_half_for_its_parts_count_as_well():
+    assert ANALYZER.query_terms("ERR_CONN_RESET reset") == {
+        "err_conn_reset": 0.5,
+        "err": 1.0,
+        "conn": 1.0,
+        "reset": 1.0,
+    }
+    assert ANALYZER.query_terms("https://ab.cd")["https://ab.cd"] == 0.5
+    assert ANALYZER.query_terms("v1.2.3") == {"v1.2.3": 0.5, "1.2.3": 1.0}
+
+
 # ---- limits ----
 
 
@@ -337,7 +348,7 @@ def test_every_two_han_characters_of_a_text_find_it(run, around):
 
 def test_fingerprint_names_what_decides_about_terms():
     """Another segmenter or net is another fingerprint; another limit is not."""
-    assert ANALYZER.fingerprint == Analyzer(max_terms=5).fingerprint
+    assert BIGRAMS.fingerprint == Analyzer(max_terms=5).fingerprint
     assert len({ANALYZER.fingerprint, BIGRAMS.fingerprint, Analyzer("jieba").fingerprint}) == 3
     assert ANALYZER.describe()["han_bigrams"] is False
     assert BIGRAMS.describe()["han_bigrams"] is True
@@ -351,7 +362,7 @@ def test_unknown_segmenter_is_refused_by_name():
 def test_threads_get_the_same_terms():
     texts = [f"{text} getUser{n}ById 软件工程{n}" for n in range(40) for text in GOLDEN]
     expected = [ANALYZER.terms(text) for text in texts]
-    fresh = Analyzer()
+    fresh = Analyzer(han_bigrams=False)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(fresh.terms, texts)) == expected
 

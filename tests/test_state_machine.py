@@ -38,7 +38,7 @@ def change(memory_id, version, tokens, tags):
     )
 
 
-def naive_scores(documents, word, k1=1.5, b=0.75):
+def naive_scores(documents, word, k1=scoring.DEFAULT_K1, b=scoring.DEFAULT_B):
     """BM25 from its definition, over the surviving documents alone."""
     lengths = {name: len(tokens) for name, tokens in documents.items()}
     avgdl = sum(lengths.values()) / len(documents) if documents else 0.0
@@ -167,7 +167,7 @@ class History(RuleBasedStateMachine):
         empty = [one for _, one in self.model.values() if one.memory is not None and not one.memory.content]
         if not survivors or empty:  # bm25s has no empty documents
             return
-        peer = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
+        peer = bm25s.BM25(k1=scoring.DEFAULT_K1, b=scoring.DEFAULT_B, method="lucene")
         peer.index([one.memory.content.split() for one in survivors], show_progress=False)
         searcher = Searcher(self.database, None, self.readers[0])
         for word in {word for one in survivors for word in one.memory.content.split()}:
@@ -175,7 +175,7 @@ class History(RuleBasedStateMachine):
             ranking = self.run(searcher.rank(query, {word: 1.0}, 100))
             hits, _, _ = self.run(searcher._fetch(query, ranking))
             # bm25s leaves out the constant factor k1 + 1, as Lucene does.
-            theirs = peer.get_scores([word]) * (1.5 + 1.0)
+            theirs = peer.get_scores([word]) * (scoring.DEFAULT_K1 + 1.0)
             expected = {one.id: score for one, score in zip(survivors, theirs.tolist(), strict=True) if score}
             assert {hit.id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 from jiyi.analysis import han_folding, stop_words
-from jiyi.analysis.han_runs import HanRuns, find_han, split_common_han, split_han
+from jiyi.analysis.han_runs import HanRuns, split_common_han, split_han
 from jiyi.analysis.identifiers import Identifiers
 from jiyi.analysis.normal_form import normalise
 from jiyi.analysis.segmenters import SegmenterName, open_segmenter
@@ -15,8 +15,8 @@ from jiyi.analysis.tokens import Token, TooManyTerms
 # To be raised with every change that gives any text other terms. Lists of stop words need not be remembered: their
 # content is part of the fingerprint.
 ANALYSIS_VERSION = 2
-WEIGHTS = {"bigram": 0.4, "character": 0.3}
-"""What terms of these rules count in a question; all others count 1. Measured: see docs/quality.md."""
+WEIGHTS = {"bigram": 0.4, "character": 0.3, "compound": 0.5, "url": 0.5}
+"""What terms of these rules count in a question; others count 1. Found by trying, on the sets of docs/quality.md."""
 
 
 class Analyzer:
@@ -70,18 +70,18 @@ class Analyzer:
     def query_terms(self, text: str) -> dict[str, float]:
         """Return the distinct terms of a question with what each counts, in the order of first appearance.
 
-        What is no word counts less (`WEIGHTS`). Words that ask are left out, unless nothing else is in the question.
-        Errors as in `terms`.
+        What is no word, and what counts by its parts as well, counts less (`WEIGHTS`). Words that ask are left out,
+        unless nothing else is in the question. Errors as in `terms`.
         """
-        terms = self.terms(text)
-        if not self._han_bigrams or not find_han(text):
-            asked = [term for term in terms if term not in stop_words.HAN_QUESTIONS]
-            return dict.fromkeys(asked or terms, 1.0)
+        tokens = self.explain(text)
         weights: dict[str, float] = {}
-        for token in self.explain(text):
+        for token in tokens:
             if token.term not in stop_words.HAN_QUESTIONS:
                 weights[token.term] = max(weights.get(token.term, 0.0), WEIGHTS.get(token.rule, 1.0))
-        return weights or dict.fromkeys(terms, 1.0)
+        weights = weights or dict.fromkeys([token.term for token in tokens], 1.0)
+        if len(weights) > self._max_terms:
+            raise TooManyTerms(len(weights), self._max_terms)
+        return weights
 
     def explain(self, text: str) -> list[Token]:
         """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""

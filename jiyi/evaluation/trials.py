@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from jiyi.evaluation.measures import DEPTH, Scores, measure
-from jiyi.scoring import average_length, idf
+from jiyi.scoring import DEFAULT_B, DEFAULT_K1, average_length, idf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from jiyi.analysis import Analyzer
     from jiyi.evaluation.judged import JudgedQuery, JudgedSet
 
-K1 = (0.6, 0.9, 1.2, 1.5, 1.8, 2.2)
-B = (0.2, 0.4, 0.6, 0.75, 0.9)
+K1 = (0.6, 0.9, DEFAULT_K1, 1.5, 1.8, 2.2)
+B = (0.2, 0.4, DEFAULT_B, 0.75, 0.9)
 
 
 class Trial(NamedTuple):

@@ -7,6 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from jiyi.scoring import DEFAULT_B, DEFAULT_K1
+
 pytestmark = pytest.mark.anyio
 
 CONTENTS = {
@@ -24,7 +26,7 @@ async def filled(index, reader):
     return reader
 
 
-def naive_scores(analyzer, contents, question, k1=1.5, b=0.75):
+def naive_scores(analyzer, contents, question, k1=DEFAULT_K1, b=DEFAULT_B):
     """BM25 of the survivors, written down a second time."""
     terms = {name: analyzer.terms(content) for name, content in contents.items()}
     lengths = {name: sum(found.values()) for name, found in terms.items()}
@@ -85,7 +87,7 @@ async def test_matched_terms_add_up_to_the_score_exactly_and_explain_it(filled):
         for part in parts:
             assert part["idf"] == math.log(1 + (why["docs"] - part["df"] + 0.5) / (part["df"] + 0.5))
             norm = why["k1"] * (1 - why["b"] + why["b"] * why["length"] / why["avgdl"])
-            expected = part["idf"] * part["tf"] * (why["k1"] + 1) / (part["tf"] + norm)
+            expected = part["weight"] * part["idf"] * part["tf"] * (why["k1"] + 1) / (part["tf"] + norm)
             assert part["score"] == pytest.approx(expected, rel=1e-12)
     assert "explanation" not in filled.search("redis")["hits"][0]
 

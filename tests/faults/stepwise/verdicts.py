@@ -15,7 +15,7 @@ from jiyi_api.snapshots import SnapshotReader
 
 from .steps import WORDS
 
-K1, B = 1.5, 0.75
+K1, B = scoring.DEFAULT_K1, scoring.DEFAULT_B
 CACHE_BYTES = 2**20
 
 
@@ -154,7 +154,9 @@ def naive_scores(documents, word):
     avgdl = sum(lengths.values()) / len(documents) if documents else 0.0
     df = sum(word in terms for terms in documents.values())
     return {
-        name: scoring.idf(len(documents), df) * scoring.saturation(terms[word], lengths[name], avgdl, K1, B)
+        name: scoring.idf(len(documents), df)
+        * scoring.saturation(terms[word], lengths[name], avgdl, K1, B)
+        * scoring.saturation(terms[word], lengths[name], avgdl, scoring.DEFAULT_K1, scoring.DEFAULT_B)
         for name, terms in documents.items()
         if word in terms
     }
