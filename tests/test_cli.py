@@ -365,6 +365,7 @@ def test_commands_without_a_server_say_how_to_start_one(tmp_path):
 def test_everything_is_still_there_after_a_restart_and_reindex_changes_the_analyzer(tmp_path):
     """Stop, start, search; then other settings: refused until `jiyi reindex`, and exact after it."""
     jiyi = Jiyi(tmp_path, free_port())
+    jiyi.environment["JIYI_HAN_BIGRAMS"] = "0"
     with jiyi.up("--workers", "1"):
         jiyi("ingest", jsonl(tmp_path / "x.jsonl", {"id": "m1", "content": "张工修好了消息队列"}), "--wait")
     with jiyi.up("--workers", "1"):
