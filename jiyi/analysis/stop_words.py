@@ -50,9 +50,10 @@ HAN_QUESTIONS = _words(
     " 怎么 怎样 如何 何为 为何 为什么 是否 请问"
 )
 
-# Characters that are not worth a term by themselves, nor together with one that is: function words, and the sixty most
+# Characters that are not worth a term by themselves, nor together with one that is: function words, and the 85 most
 # frequent characters of Chinese articles, documentation, dialogues and commit messages.
 COMMON_HAN = frozenset(
-    "的地得了着过吗呢吧啊呀嘛啦哦们之所是在和与及或而但且因把被对从到由以于也都就还又很则即我你他她它这那其有用一不个时中"
-    "可修数为行件问下分能题加文上使复置化持作本改要大新多据如点表务支好出会后式发配量"
+    "的地得了着过吗呢吧啊呀嘛啦哦们之所是在和与及或而但且因把被对从到由以于也都就还又很则即我你他她它这那其有用一不个"
+    "时中可修数为行件问下分能题加文上使复置化持作本改要大新多据如点表务支好出会后式发配量接店成示理方定开更优最动部建"
+    "间来增查并提关入人"
 )
