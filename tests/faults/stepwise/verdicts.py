@@ -154,9 +154,7 @@ def naive_scores(documents, word):
     avgdl = sum(lengths.values()) / len(documents) if documents else 0.0
     df = sum(word in terms for terms in documents.values())
     return {
-        name: scoring.idf(len(documents), df)
-        * scoring.saturation(terms[word], lengths[name], avgdl, K1, B)
-        * scoring.saturation(terms[word], lengths[name], avgdl, scoring.DEFAULT_K1, scoring.DEFAULT_B)
+        name: scoring.idf(len(documents), df) * scoring.saturation(terms[word], lengths[name], avgdl, K1, B)
         for name, terms in documents.items()
         if word in terms
     }
