@@ -153,6 +153,8 @@ def test_the_net_has_characters_and_pairs_as_often_as_they_occur():
     }  # fmt: skip
     assert BIGRAMS.terms("我们的目的地") == {"目": 1, "我们": 1, "们的": 1, "的地": 1, "目的": 1}
     assert "计算机" not in BIGRAMS.terms("计算机")
+    assert BIGRAMS.terms("人") == BIGRAMS.query_terms("人") == {"人": 1}  # nothing else is in it
+    assert BIGRAMS.terms("人 redis") == {"redi": 1}
 
 
 def test_the_net_reaches_over_the_pieces_of_a_long_run():

@@ -68,9 +68,9 @@ class HanRuns:
         for term in self._net(run, words):
             rule: Rule = "han" if term in found else "character" if len(term) == 1 else "bigram"
             yield Token(term, rule, term)
-        for word in words:
-            if word in stop_words.HAN:
-                yield Token(word, "stop", word)
+        for character in run:
+            if character in stop_words.COMMON_HAN:
+                yield Token(character, "stop", character)
 
     def _terms(self, run: str) -> list[str]:
         run = self._fold(run)
