@@ -295,6 +295,13 @@ def test_same_text_written_differently_has_the_same_terms(text, analyzer):
     assert analyzer.terms(lower.upper()) == analyzer.terms(lower)
 
 
+@pytest.mark.parametrize("text", ["https://a.b/c#fΐ x", "https://a.b/c?d=e#fΐ Σίσυφος ς", "https://a.b/ñ́ y"])
+def test_a_mark_at_the_end_of_a_url_belongs_to_it(text):
+    """The upper case of some letters is a letter and a mark that do not compose."""
+    assert BIGRAMS.terms(text.upper().lower()) == BIGRAMS.terms(text.upper())
+    assert BIGRAMS.terms(text.upper()) == BIGRAMS.terms(text)
+
+
 def test_case_of_every_letter():
     """No character of Unicode has a case variant with other terms."""
     variants = ((c, {c.lower(), c.upper(), c.title(), c.casefold(), c.swapcase()}) for c in map(chr, range(0xD800)))

@@ -60,6 +60,7 @@ _SCHEME_END = "://"
 _url = re.compile(
     rf"(?<!{_ALNUM})(?=[A-Za-z])(?<![{_MARKS}])[A-Za-z][A-Za-z0-9+\-]{{0,14}}+{_SCHEME_END}"
     r"[^\s\x00-\x1f\x7f-\x9f\u200b\ud800-\udfff<>\"'`(){}\[\]|\\^,;!“”‘’«»「」『』《》〈〉【】〔〕〖〗、。·・]*[^\W_]"
+    rf"[{_MARKS}]*+"
 )
 
 
