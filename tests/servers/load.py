@@ -85,13 +85,25 @@ class Load:
         stream = EventStream(database, self.settings.stream, self.settings.group)
         await processed(stream)
         for memory_id, content in self.expected.items():
-            stored = await database.hget(keys.memory_key(self.ns, memory_id), "content")
-            assert (stored.decode() if stored else None) == content, memory_id
+            assert await self._stored(database, memory_id) == content, memory_id
         live = sum(content is not None for content in self.expected.values())
         assert int(await database.hget(keys.stats_key(self.ns), "docs")) == live
         assert await database.exists(keys.dead_key(self.ns), keys.failed_key(self.ns)) == 0
         report = await check_namespace(database, self.ns, stream=self.settings.stream)
         assert report.problems == []
+
+    async def settled(self, database):
+        """Wait until all is applied, also what workers still hold although no server knows of it any more."""
+
+        async def all_of_it():
+            found = [await self._stored(database, memory_id) == content for memory_id, content in self.expected.items()]
+            return all(found)
+
+        await wait_until(all_of_it, "what workers hold is applied")
+
+    async def _stored(self, database, memory_id):
+        stored = await database.hget(keys.memory_key(self.ns, memory_id), "content")
+        return stored.decode() if stored else None
 
     async def verify_without(self, database, lost):
         """As `verify` after a failover: of the entries in `lost` each may have taken effect or not."""
@@ -103,8 +115,7 @@ class Load:
             else:
                 allowed[memory_id] = {content}
         for memory_id, contents in allowed.items():
-            stored = await database.hget(keys.memory_key(self.ns, memory_id), "content")
-            assert (stored.decode() if stored else None) in contents, memory_id
+            assert await self._stored(database, memory_id) in contents, memory_id
         assert await database.exists(keys.dead_key(self.ns), keys.failed_key(self.ns)) == 0
         report = await check_namespace(database, self.ns, stream=self.settings.stream)
         assert report.problems == []
