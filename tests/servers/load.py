@@ -92,7 +92,7 @@ class Load:
         report = await check_namespace(database, self.ns, stream=self.settings.stream)
         assert report.problems == []
 
-    async def settled(self, database):
+    async def wait_applied(self, database):
         """Wait until all is applied, also what workers still hold although no server knows of it any more."""
 
         async def all_of_it():

@@ -114,7 +114,7 @@ async def test_workers_whose_names_are_deleted_go_on_with_what_they_hold(service
             for _ in range(8):
                 delete_consumers(service.server)
                 await anyio.sleep(0.03)
-        await load.settled(client)
+        await load.wait_applied(client)
         await load.verify(client)
 
 
