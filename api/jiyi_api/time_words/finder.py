@@ -1,0 +1,156 @@
+"""Finding what a question says about when."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from jiyi_api.ranking import FOREVER_MS
+from jiyi_api.time_words import chinese, dates, english
+from jiyi_api.time_words.clock import Clock, Range
+from jiyi_api.time_words.rules import find_signs
+from jiyi_api.time_words.writing import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import tzinfo
+
+    from jiyi_api.time_words.rules import Rule
+
+_RULES = (*dates.RULES, *chinese.RULES, *english.RULES)
+_SIGNS = frozenset[str]().union(*(rule.signs for rule in _RULES))
+_to = re.compile(" {0,3}(?:到|至|~|-|--|to|until|till|through|thru) {0,3}").fullmatch
+_REACH = 16
+"""How far to the left of a time the word is looked for that bounds it: 'prior to the' with its spaces."""
+
+
+class TimeSpan(NamedTuple):
+    """A time in a question: what is written there, from character `start` to before `end`, and what it means.
+
+    `since_ms` (inclusive) and `until_ms` (exclusive) are epoch milliseconds, and since is less than until; what is open
+    to one side has ∓`FOREVER_MS` there.
+    """
+
+    text: str
+    start: int
+    end: int
+    since_ms: int
+    until_ms: int
+
+
+class _Piece(NamedTuple):
+    start: int
+    end: int
+    range: Range
+    match: re.Match[str]
+    rule: Rule | None
+    """What it was found by; None: it was put together."""
+
+
+def find_time(text: str, now: datetime, zone: tzinfo) -> list[TimeSpan]:
+    """Return the times that `text` names, in order and without overlap; a text that names none gives an empty list.
+
+    They are meant as of `now`, in days and weeks (from Monday) of `zone`. What comes every week or year and is named
+    without one, such as Friday or 5月4日, is the latest that has begun. The longest reading wins. The time that it takes
+    is in proportion to the length of the text. Raises ValueError if `now` has no zone, and nothing for any text.
+    """
+    if now.utcoffset() is None:
+        raise ValueError("now has no zone; give an aware datetime, such as datetime.now(UTC)")
+    folded = fold(text)
+    signs = find_signs(folded)
+    if _SIGNS.isdisjoint(signs):  # as in most questions
+        return []
+    present = frozenset(signs)
+    rules = [rule for rule in _RULES if not rule.signs.isdisjoint(present)]
+    clock = Clock(now, zone)
+    spans: list[TimeSpan] = []
+    pieces = _joined(folded, _longest(folded, _pieces(folded, clock, rules)), zone)
+    for number, piece in enumerate(pieces):
+        floor = spans[-1].end if spans else 0
+        ceiling = pieces[number + 1].start if number + 1 < len(pieces) else len(folded)
+        start, end, found = _bounded(folded, piece, floor, ceiling)
+        spans.append(TimeSpan(text[start:end], start, end, *found))
+    return spans
+
+
+def _longest(folded: str, pieces: Iterable[_Piece]) -> list[_Piece]:
+    """Keep of overlapping pieces the longest, of equally long ones the first."""
+    taken = bytearray(len(folded))
+    kept = []
+    for piece in sorted(pieces, key=lambda piece: (piece.start - piece.end, piece.start)):
+        if not any(taken[piece.start : piece.end]):
+            taken[piece.start : piece.end] = b"\1" * (piece.end - piece.start)
+            kept.append(piece)
+    return sorted(kept, key=lambda piece: piece.start)
+
+
+def _pieces(folded: str, clock: Clock, rules: Iterable[Rule]) -> Iterator[_Piece]:
+    for rule in rules:
+        for match in rule.pattern.finditer(folded):
+            if found := _meaning(rule, match, clock):
+                yield _Piece(*match.span(), found, match, rule)
+
+
+def _meaning(rule: Rule, match: re.Match[str], clock: Clock) -> Range | None:
+    try:
+        found = rule.meaning(match, clock)
+    except (ValueError, OverflowError):  # 30 February, 9999 years ago
+        return None
+    # A day that a zone has skipped, to be on the other side of the date line, has no time in it.
+    return found if found is not None and found.since_ms < found.until_ms else None
+
+
+def _joined(folded: str, pieces: list[_Piece], zone: tzinfo) -> list[_Piece]:
+    """Make one of two that are the ends of a range: from Monday to Friday, 3月到5月."""
+    joined: list[_Piece] = []
+    for piece in pieces:
+        first = joined[-1] if joined else None
+        if first and _goes_on(folded, first, piece) and (since_ms := _begin(first, piece, zone)) is not None:
+            joined[-1] = _Piece(first.start, piece.end, Range(since_ms, piece.range.until_ms), piece.match, None)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _goes_on(folded: str, first: _Piece, last: _Piece) -> bool:
+    if first.rule is None or last.start - first.end > _REACH:
+        return False
+    gap = folded[first.end : last.start]
+    return _to(gap) is not None or (gap.strip() == "and" and folded.endswith("between ", 0, first.start))
+
+
+def _begin(first: _Piece, last: _Piece, zone: tzinfo) -> int | None:
+    """Say when a range begins: March to May, asked in April, are those of last year, for so is the latest May."""
+    found: Range | None = first.range
+    if first.range.since_ms >= last.range.since_ms and first.rule and first.rule.comes_again:
+        then = datetime.fromtimestamp(last.range.since_ms / 1000, zone)
+        found = _meaning(first.rule, first.match, Clock(then, zone))
+    return found.since_ms if found and found.since_ms < last.range.since_ms else None
+
+
+def _bounded(folded: str, piece: _Piece, floor: int, ceiling: int) -> tuple[int, int, Range]:
+    """Take in the words beside a piece that make it a bound: since, before, after, until and their like.
+
+    An origin (from, 从) is one only with an end (on, 开始): from Monday on.
+    """
+    left = max(floor, piece.start - _REACH)
+    prefix = english.PREFIX.search(folded, left, piece.start) or chinese.PREFIX.search(folded, left, piece.start)
+    suffix = english.SUFFIX.match(folded, piece.end, ceiling) or chinese.SUFFIX.match(folded, piece.end, ceiling)
+    before, after = prefix and prefix.lastgroup, suffix and suffix.lastgroup
+    start, end = piece.start, piece.end
+    if prefix and (before != "origin" or after in {"origin", "since"}):
+        start = prefix.start()
+    if suffix and (after != "origin" or before in {"origin", "since"}) and before not in {"before", "after", "until"}:
+        end = suffix.end()
+    if piece.rule is None or (start, end) == (piece.start, piece.end):
+        return piece.start, piece.end, piece.range
+    kind = before if before not in {None, "origin"} else after if after != "origin" else "since"
+    since_ms, until_ms = piece.range
+    meanings = {
+        "since": Range(since_ms, FOREVER_MS),
+        "before": Range(-FOREVER_MS, since_ms),
+        "after": Range(until_ms, FOREVER_MS),
+        "until": Range(-FOREVER_MS, until_ms),
+    }
+    return start, end, meanings[str(kind)]
