@@ -49,16 +49,18 @@ _WEEKDAY = f"(?:{WEEKDAY},?{SPACE})?"
 _TH = "(?:st|nd|rd|th)"
 
 
-def _yearly(of_year: Callable[[int], Days], match: re.Match[str], clock: Clock) -> Range | None:
+def _latest(of_year: Callable[[int], Days], match: re.Match[str], clock: Clock) -> Days | None:
     """Give what comes every year, of the year that the match names or else the latest."""
     groups = match.groupdict()
-    days: Days | None
     if year := groups.get("year"):
-        days = of_year(int(year))
-    elif turn := groups.get("year_turn"):
-        days = of_year(clock.today.year + TURNS[turn])
-    else:
-        days = clock.recent(of_year)
+        return of_year(int(year))
+    if turn := groups.get("year_turn"):
+        return of_year(clock.today.year + TURNS[turn])
+    return clock.recent(of_year)
+
+
+def _yearly(of_year: Callable[[int], Days], match: re.Match[str], clock: Clock) -> Range | None:
+    days = _latest(of_year, match, clock)
     return None if days is None else spoken(days, match, clock)
 
 
@@ -79,9 +81,10 @@ def _month(match: re.Match[str], clock: Clock) -> Range | None:
 
 
 def _months(match: re.Match[str], clock: Clock) -> Range | None:
-    """Give the months from one to another, which may lie in the next year."""
+    """Give the months up to the latest such, from one that may lie in the year before."""
     first, last = _MONTHS.index(match["first"][:3]) + 1, _month_number(match)
-    return _yearly(lambda year: Days(months(year - (first > last), first).first, months(year, last).end), match, clock)
+    end = _latest(lambda year: months(year, last), match, clock)
+    return end and clock.range(Days(months(end.first.year - (first > last), first).first, end.end))
 
 
 def _turned_month(match: re.Match[str], clock: Clock) -> Range:
@@ -124,7 +127,7 @@ RULES = (
         (rf"{_WEEKDAY}{_DAY}{_TH}?{SPACE}{_MONTH}\b\.?{_OF_YEAR}{PART}", _date),
         # 4 may, 4 march and 4 mar say nothing without a year.
         (rf"{_DAY}{_TH}?{SPACE}(?!may|mar){_MONTH}\b{PART}", _date),
-        (rf"{THIRD}?{_MONTH}\.?{_OF_YEAR}", _month),
+        (rf"(?<![0-9] ){THIRD}?{_MONTH}\.?{_OF_YEAR}", _month),
         (rf"{THIRD}{_MONTH}", _month),
         (rf"{_AFTER_PLACE}{_MONTH}", _month),
         (f"(?P<month>{'|'.join(_PLAIN_MONTHS)})(?! [0-9]{{1,2}}(?![0-9]))", _month),

@@ -52,8 +52,8 @@ def find_time(text: str, now: datetime, zone: tzinfo) -> list[TimeSpan]:
     """Return the times that `text` names, in order and without overlap; a text that names none gives an empty list.
 
     They are meant as of `now`, in days and weeks (from Monday) of `zone`. What comes every week or year and is named
-    without one, such as Friday or 5月4日, is the latest that has begun. The longest reading wins. The time that it takes
-    is in proportion to the length of the text. Raises ValueError if `now` has no zone, and nothing for any text.
+    without one, such as Friday or 5月4日, is the latest that has begun. The longest reading wins. The time it takes is
+    proportional to the length of the text. Raises ValueError if `now` has no zone, and nothing for any text.
     """
     if now.utcoffset() is None:
         raise ValueError("now has no zone; give an aware datetime, such as datetime.now(UTC)")
