@@ -264,6 +264,16 @@ def test_words_mean_these_times(words, expected):
         ("between 2020 and 2022", "2020 and 2022: 2020-01-01/2023-01-01"),
         ("in the last week of March", "March: 2025-03-01/2025-04-01"),
         ("the day before Friday", "Friday: 2025-04-11/2025-04-12"),
+        ("the Friday before May 4, 2024", "Friday before May 4, 2024: 2024-05-03/2024-05-04"),
+        ("the Saturday after May 4, 2024", "Saturday after May 4, 2024: 2024-05-11/2024-05-12"),
+        ("the weekend before 6 May 2024", "the weekend before 6 May 2024: 2024-05-04/2024-05-06"),
+        ("the week before 6 May 2024", "6 May 2024: 2024-05-06/2024-05-07"),
+        ("2008–09年的联赛", ""),
+        ("1995到2000年", "1995到2000年: 1995-01-01/2001-01-01"),
+        ("475年9月", ""),
+        ("2009年中超", "2009年: 2009-01-01/2010-01-01"),
+        ("今晚上线", "今晚: 2025-04-16T18:00/2025-04-17T06:00"),
+        ("Tuesday morning next week", "Tuesday morning next week: 2025-04-22T05:00/2025-04-22T12:00"),
         ("昨天和前天", "昨天: 2025-04-15/2025-04-16; 前天: 2025-04-14/2025-04-15"),
         ("4号下午开会", "4号下午: 2025-04-04T12:00/2025-04-04T18:00"),
         ("20号那天", "20号: 2025-03-20/2025-03-21"),
@@ -294,7 +304,7 @@ abc3月|x_3月|CVE-2024-05-04|log_2024-05-04|2024-05-04.log|build-2024-05-04.tar
 yesterday.py|today_report|daytoday|Maybe|marching|Monday.com|Fridays|every Friday|Black Friday|Augustus|decide|autumn
 April told me|June and Jan|sun and sat|mon ami|at the last minute|the last day of school|nowhere|ago|in the week
 周杰伦|周总|周围|周期|上周期|本周期|版本周期|这周围|爱上周杰伦|一周五天|两周一次|每周五|隔周三|五周年|线上周会
-日本月饼|样本月报|登上月球|第3月|每月|3个月|十三月|五月天|一月一次|三月龄|4号线|3号楼|坐4号线去|第4号|32号下午|4号
+日本月饼|样本月报|登上月球|第3月|每月|3个月|十三月|五月天|一月一次|同一月|当前年份|三月龄|4号线|3号楼|坐4号线去|第4号|32号下午|4号
 如今年轻人|失去年轻|以前年度|过去年代|证明年限|以后天天|目前天气|以前天天|文明天空|后天性免疫|今日头条
 下午|晚上|早上开会|上午|最近|以前|之后|前面|后来|三天|两周|半年|一年级|三年级学生|2024年级|刚刚好|这一天|每三天前
 2月30日|4月31号|February 30|30 Feb 2024|99999 days ago|9999 years ago|春节|去哪儿|前后|今后|recently
@@ -385,10 +395,25 @@ def test_day_that_a_zone_skipped_is_no_time():
 
 
 def test_traditional_and_full_width_forms_mean_the_same():
-    pairs = {"週五": "周五", "這週": "这周", "上個月": "上个月", "禮拜三": "礼拜三", "４號下午": "4号下午", "５月４日": "5月4日",
-             "２０２４年": "2024年", "剛才": "刚才", "兩個月前": "两个月前", "過去幾天": "过去几天", "五月以來": "五月以来",
-             "昨天之後": "昨天之后", "後天": "后天", "２４小時內": "24小时内", "Ｑ１　２０２４": "Q1 2024",
-             "ｌａｓｔ　ｗｅｅｋ": "last week", "從３月開始": "从3月开始"}  # fmt: skip
+    pairs = {
+        "週五": "周五",
+        "這週": "这周",
+        "上個月": "上个月",
+        "禮拜三": "礼拜三",
+        "４號下午": "4号下午",
+        "５月４日": "5月4日",
+        "２０２４年": "2024年",
+        "剛才": "刚才",
+        "兩個月前": "两个月前",
+        "過去幾天": "过去几天",
+        "五月以來": "五月以来",
+        "昨天之後": "昨天之后",
+        "後天": "后天",
+        "２４小時內": "24小时内",
+        "Ｑ１　２０２４": "Q1 2024",
+        "ｌａｓｔ　ｗｅｅｋ": "last week",
+        "從３月開始": "从3月开始",
+    }
     for one, other in pairs.items():
         assert [span[1:] for span in found(one)] == [span[1:] for span in found(other)], one
 
@@ -492,19 +517,6 @@ def test_signs_hide_nothing(text):
 
 def test_patterns_repeat_nothing_without_a_limit():
     """So a match takes a bounded number of steps at each character, and a question time in proportion to its length."""
-    parser = re._parser
-
-    def unbounded(parsed):
-        for operation, argument in parsed:
-            if operation in (parser.MAX_REPEAT, parser.MIN_REPEAT) and argument[1] == parser.MAXREPEAT:
-                return True
-            nested = argument if isinstance(argument, (list, tuple)) else [argument]
-            for part in nested:
-                for one in part if isinstance(part, list) else [part]:
-                    if isinstance(one, parser.SubPattern) and unbounded(one):
-                        return True
-        return False
-
-    assert unbounded(parser.parse("a(?:b|(?=c*))"))
+    without_classes = re.compile(r"\\.|\[[^\]]*\]").sub
     for rule in finder._RULES:
-        assert not unbounded(parser.parse(rule.pattern.pattern)), rule.pattern.pattern
+        assert not re.search(r"[*+]|\{[0-9]*,\}", without_classes("x", rule.pattern.pattern)), rule.pattern.pattern

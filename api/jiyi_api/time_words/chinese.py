@@ -39,7 +39,7 @@ _PARTS = {"凌晨": "dawn", "清": "morning", "早": "morning", "晨": "morning"
 _THIRDS = {"初": 0, "上": 0, "中": 1, "底": 2, "末": 2, "下": 2}
 
 # What stands on the left of no time. A number is one only as a whole.
-_NUMBER_LEFT = r"(?<![a-z0-9_./#零一二两三四五六七八九十百千万几第每隔数])(?<![a-z0-9_]-)(?<!--)"
+_NUMBER_LEFT = r"(?<![a-z0-9_./#零一二两三四五六七八九十百千万几第每隔数同])(?<![a-z0-9_]-)(?<!--)"
 _THIS = "(?:这|(?<![日基原根样版成脚课剧书资文副读标抄])本)"
 _LAST = "(?<![爱线网晚早马碰恋撞遇赶楼])上上?上?"
 _NEXT = "(?<![以之如及一线楼])下下?下?"
@@ -54,7 +54,7 @@ _NO_MONTH = "(?![球亮台光饼色牙嫂次龄大花]|革命|天(?!气)|[一两
 _NO_YEAR = "(?![轻龄级糕味画纪]|货节)"
 _NO_BEFORE = "(?![端面后台天几两三四五六七八九十0-9者期任辈段提景沿置言缀往进来去半年夫妻])"
 _NO_AFTER = "(?![端面台来续果者期悔勤备门缀天几两三四五六七八九十0-9半年遗援])"
-_NO_MIDDLE = "(?![国文午餐心断等秋间途年学])"
+_NO_MIDDLE = "(?![国文午餐心断等秋间途年学超])"
 
 _PART = (
     "(?:的?(?P<part>凌晨|清[晨早]|早[上晨间]|上午|中午|午间|下午|午后|傍晚|晚[上间]|夜[里间晚]|[半深]夜"
@@ -71,14 +71,14 @@ _HALF = "(?P<half>[上下])半年"
 _YEAR = (
     f"(?:{_NUMBER_LEFT}(?:(?P<year>{YEAR}|(?:一九|二零)[零一二三四五六七八九]{{2}})"
     "|(?P<short>[0-9]{2})(?=年1?[0-9]月))"
-    "|(?P<word>大[前]|(?<![以之目从先生提面跟日])前|(?<![过失])去|(?<![以之])上|(?<![如现而])今"
+    "|(?P<word>大[前]|(?<![以之目从先生提面跟日当])前|(?<![过失])去|(?<![以之])上|(?<![如现而])今"
     "|(?<![日基原根样版成脚课剧书资文副读标抄])本|(?<![文证说声表指透发])明|(?<![以之今此往最背随然])后))年"
 )
 _COUNT = f"(?!{YEAR}年)(?P<count>[0-9]{{1,4}}|[一二两三四五六七八九十百]{{1,4}}|[几数半])"
 _UNIT = "(?P<unit>天|个?星期|个?礼拜|周|个月|个?季度|年(?!级)|个?小时|个?钟头|分钟|秒钟?)"
 _DAY_WORD = (
     "(?P<word>大[前后](?=天)|(?<![以之目从日先跟年月周天个])前(?=天|晚)|昨|今(?!日头条)|(?<![文证说声表指透发])明"
-    "|(?<![以之先最今日然随背天])后(?=天(?!性|形成|养成)))"
+    "|(?<![以之先最今日然随背天])后(?=天(?!性|形成|养成|条件)))"
 )
 # 4号 is also the number of a metro line, a house, a player.
 _SURELY_DAY = "(?=那[天晚]|当天|[之以][前后]|以来|至今|[我咱]|开会|的?会议|的会|的?讨论|聊|的?日[报志])"
@@ -155,6 +155,10 @@ def _calendar(match: re.Match[str], clock: Clock) -> Range | None:
     year = _year(match, clock)
     days = clock.recent(lambda recent: _in_year(match, recent)) if year is None else _in_year(match, year)
     return _spoken(days, match, clock)
+
+
+def _years(match: re.Match[str], clock: Clock) -> Range:
+    return clock.range(Days(months(int(match["first"]), 1).first, months(int(match["year"]), 1, 12).end))
 
 
 def _turn(match: re.Match[str]) -> int:
@@ -243,13 +247,15 @@ RULES = (
         "年",
         (
             (
-                f"{_YEAR}{_NO_YEAR}度?(?:的?(?:{_HALF}|{_QUARTER}|{_MONTH}|年?(?P<season>[初底末]|中{_NO_MIDDLE})"
+                f"{_YEAR}{_NO_YEAR}度?(?:的?(?:{_HALF}|{_QUARTER}|{_MONTH}|年?(?P<season>[初末]|底(?!特律|薪)|中{_NO_MIDDLE})"
                 "|q(?P<letter>[1-4])(?![a-z0-9_])))?"
             ),
             _calendar,
         ),
     ),
-    *rules("月季年", (f"{_NUMBER_LEFT}(?:{_QUARTER}|{_MONTH}|{_HALF})", _calendar), comes_again=True),
+    *rules("年", (f"{_NUMBER_LEFT}(?P<first>{YEAR})年?[到至~–-](?P<year>{YEAR})年", _years)),
+    # The year before it may be one that is not understood: 475年9月.
+    *rules("月季年", (f"{_NUMBER_LEFT}(?<!年)(?<!年的)(?:{_QUARTER}|{_MONTH}|{_HALF})", _calendar), comes_again="year"),
     *rules("月", (f"{_TURN}(?:一?个)?月{_NO_MONTH}{_IN_MONTH}", _month)),
     *rules("季", (f"{_TURN}(?:一?个)?季度", _quarter)),
     *rules(
@@ -260,10 +266,13 @@ RULES = (
         "周星礼",
         (f"(?<![一二两三四五六七八九十几半每各隔单双多整数0-9]){_WEEK}{_WEEKDAY}", _weekday),
         ("(?<![每隔单双])周末(?!愉快|快乐)", _weekend),
-        comes_again=True,
+        comes_again="week",
     ),
-    *rules("今昨明前后", (f"{_DAY_WORD}(?:[天日儿]{_PART}?|(?P<joined>[早晚晨]|(?<!前)夜)上?)", _day)),
-    *rules("日号", (f"{_NUMBER_LEFT}{_DAY_NUMBER}[日号](?:{_PART}|{_SURELY_DAY})", _day_of_month), comes_again=True),
+    *rules(
+        "今昨明前后",
+        (f"{_DAY_WORD}(?:[天日儿]{_PART}?|(?P<joined>[早晚晨]|(?<!前)夜)(?:上(?![线市班台传课网映学架]))?)", _day),
+    ),
+    *rules("日号", (f"{_NUMBER_LEFT}{_DAY_NUMBER}[日号](?:{_PART}|{_SURELY_DAY})", _day_of_month), comes_again="month"),
     *rules(
         "近去这",
         (

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _LEAP_DISTANCE = 8
 """29 February comes again after eight years at the latest."""
@@ -103,7 +103,7 @@ class Clock:
     def __init__(self, now: datetime, zone: tzinfo) -> None:
         self._zone = zone
         self.today = now.astimezone(zone).date()
-        self.now_ms = (now - _EPOCH) // _MS
+        self.now_ms = (now - EPOCH) // _MS
 
     def range(self, days: Days) -> Range:
         """Give these days from midnight to midnight."""
@@ -207,4 +207,4 @@ class Clock:
     def _ms(self, day: date, hour: int) -> int:
         """Give the first instant at which clocks show this hour, or have jumped over it."""
         local = datetime.combine(day + timedelta(days=hour // 24), time(hour % 24), self._zone)
-        return (local - _EPOCH) // _MS
+        return (local - EPOCH) // _MS

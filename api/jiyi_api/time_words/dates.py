@@ -47,7 +47,7 @@ RULES = rules(
         ),
         _day,
     ),
-    (f"{LEFT}(?P<year>{YEAR})[-/](?P<month>1[0-2]|0[1-9]){RIGHT}", _month),
+    (f"{LEFT}(?P<year>{YEAR})[-/](?P<month>1[0-2]|0[1-9]){RIGHT}(?!年)", _month),
     (
         f"{LEFT}(?P<one>[0-3]?[0-9])(?P<mark>[-/])(?P<other>[0-3]?[0-9])(?P=mark)(?P<year>{YEAR}){RIGHT}",
         _day_in_some_order,

@@ -141,11 +141,11 @@ RULES = (
             ),
             _unit_before_last,
         ),
-        (f"the{SPACE}weekend", _weekend),
     ),
+    *english(("weekend",), (f"the{SPACE}weekend", _weekend), comes_again="week"),
     *english(
         (*_WEEKDAY_WORDS, *_SHORT_WEEKDAY_WORDS),
-        (rf"{WEEKDAY}{SPACE}(?:of{SPACE})?(?:the{SPACE})?{_TURN}{SPACE}week", _weekday_of_week),
+        (rf"{WEEKDAY}{PART}{SPACE}(?:of{SPACE})?(?:the{SPACE})?{_TURN}{SPACE}week", _weekday_of_week),
         (rf"{_TURN}{SPACE}week(?:'s)?{SPACE}(?:on{SPACE})?{WEEKDAY}{PART}", _weekday_of_week),
         (rf"(?P<turn>last|previous|past|this|next|coming){SPACE}{WEEKDAY}{PART}", _turned_weekday),
     ),
@@ -153,7 +153,7 @@ RULES = (
         (*_WEEKDAY_WORDS, *_SHORT_WEEKDAY_WORDS),
         (f"{_NO_WEEKDAY}(?P<weekday>{'|'.join(_WEEKDAY_WORDS)}){PART}", _weekday),
         (f"{_AFTER_PLACE}{WEEKDAY}{PART}", _weekday),
-        comes_again=True,
+        comes_again="week",
     ),
     *english(("yesterday", "today", "tomorrow"), (f"(?P<word>yesterday|today|tomorrow){PART}", _day)),
     *english(

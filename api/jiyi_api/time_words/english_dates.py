@@ -131,7 +131,7 @@ RULES = (
         (rf"{THIRD}{_MONTH}", _month),
         (rf"{_AFTER_PLACE}{_MONTH}", _month),
         (f"(?P<month>{'|'.join(_PLAIN_MONTHS)})(?! [0-9]{{1,2}}(?![0-9]))", _month),
-        comes_again=True,
+        comes_again="year",
     ),
     *english(
         _MONTH_WORDS,
@@ -155,7 +155,7 @@ RULES = (
         (rf"q(?P<quarter>[1-4]){_OF_YEAR}?", _quarter),
         (rf"(?P<year>{YEAR})[ -]?q(?P<quarter>[1-4])", _quarter),
         (rf"(?P<quarter>first|second|third|fourth|1st|2nd|3rd|4th){SPACE}quarter{_OF_YEAR}", _quarter),
-        comes_again=True,
+        comes_again="year",
     ),
     *english(
         ("h", "half"),

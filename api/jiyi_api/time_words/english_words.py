@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jiyi_api.time_words.clock import Clock, Days, Range
-    from jiyi_api.time_words.rules import Meaning, Rule
+    from jiyi_api.time_words.rules import Cycle, Meaning, Rule
 
 TURNS = {"last": -1, "previous": -1, "past": -1, "this": 0, "current": 0, "next": 1, "coming": 1}
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -30,7 +30,7 @@ def spoken(days: Days, match: re.Match[str], clock: Clock) -> Range:
     return clock.part(days.first, part) if part else clock.range(days)
 
 
-def english(signs: Iterable[str], *meanings: tuple[str, Meaning], comes_again: bool = False) -> tuple[Rule, ...]:
+def english(signs: Iterable[str], *meanings: tuple[str, Meaning], comes_again: Cycle | None = None) -> tuple[Rule, ...]:
     """Make rules for whole words."""
     whole = [(f"{LEFT}(?:{pattern}){RIGHT}", meaning) for pattern, meaning in meanings]
     return rules(signs, *whole, comes_again=comes_again)

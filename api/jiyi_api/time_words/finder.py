@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from jiyi_api.ranking import FOREVER_MS
 from jiyi_api.time_words import chinese, dates, english
-from jiyi_api.time_words.clock import Clock, Range
+from jiyi_api.time_words.clock import EPOCH, HOUR_MS, Clock, Range
 from jiyi_api.time_words.rules import find_signs
 from jiyi_api.time_words.writing import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from datetime import tzinfo
+    from datetime import datetime, tzinfo
 
     from jiyi_api.time_words.rules import Rule
 
 _RULES = (*dates.RULES, *chinese.RULES, *english.RULES)
 _SIGNS = frozenset[str]().union(*(rule.signs for rule in _RULES))
-_to = re.compile(" {0,3}(?:到|至|~|-|--|to|until|till|through|thru) {0,3}").fullmatch
+_to = re.compile("[到至~–-]|--|to|until|till|through|thru").fullmatch
+_SIX_DAYS_MS = 6 * 24 * HOUR_MS
 _REACH = 16
 """How far to the left of a time the word is looked for that bounds it: 'prior to the' with its spaces."""
 
@@ -102,31 +103,38 @@ def _meaning(rule: Rule, match: re.Match[str], clock: Clock) -> Range | None:
 
 
 def _joined(folded: str, pieces: list[_Piece], zone: tzinfo) -> list[_Piece]:
-    """Make one of two that are the ends of a range: from Monday to Friday, 3月到5月."""
+    """Make one of two that belong together: from Monday to Friday, 3月到5月, the Friday before May 4."""
     joined: list[_Piece] = []
     for piece in pieces:
-        first = joined[-1] if joined else None
-        if first and _goes_on(folded, first, piece) and (since_ms := _begin(first, piece, zone)) is not None:
-            joined[-1] = _Piece(first.start, piece.end, Range(since_ms, piece.range.until_ms), piece.match, None)
+        if joined and (both := _both(folded, joined[-1], piece, zone)):
+            joined[-1] = _Piece(joined[-1].start, piece.end, both, piece.match, None)
         else:
             joined.append(piece)
     return joined
 
 
-def _goes_on(folded: str, first: _Piece, last: _Piece) -> bool:
-    if first.rule is None or last.start - first.end > _REACH:
-        return False
-    gap = folded[first.end : last.start]
-    return _to(gap) is not None or (gap.strip() == "and" and folded.endswith("between ", 0, first.start))
+def _both(folded: str, first: _Piece, last: _Piece, zone: tzinfo) -> Range | None:
+    """Say what two pieces mean together, if they do."""
+    gap = folded[first.end : min(last.start, first.end + _REACH)].strip()
+    if _to(gap) or (gap == "and" and folded.endswith("between ", 0, first.start)):
+        found = first.range
+        if found.since_ms >= last.range.since_ms:  # March to May, asked in April: so late is the latest May
+            found = _again(first, last.range.since_ms, zone) or found
+        return Range(found.since_ms, last.range.until_ms) if found.since_ms < last.range.since_ms else None
+    if gap in {"before", "after"} and first.rule and first.rule.comes_again == "week":
+        return _again(first, last.range.since_ms - 1 if gap == "before" else last.range.until_ms + _SIX_DAYS_MS, zone)
+    return None
 
 
-def _begin(first: _Piece, last: _Piece, zone: tzinfo) -> int | None:
-    """Say when a range begins: March to May, asked in April, are those of last year, for so is the latest May."""
-    found: Range | None = first.range
-    if first.range.since_ms >= last.range.since_ms and first.rule and first.rule.comes_again:
-        then = datetime.fromtimestamp(last.range.since_ms / 1000, zone)
-        found = _meaning(first.rule, first.match, Clock(then, zone))
-    return found.since_ms if found and found.since_ms < last.range.since_ms else None
+def _again(piece: _Piece, now_ms: int, zone: tzinfo) -> Range | None:
+    """Say what a piece that comes again means at another time."""
+    if piece.rule is None or piece.rule.comes_again is None:
+        return None
+    try:
+        then = Clock(EPOCH + timedelta(milliseconds=now_ms), zone)
+    except OverflowError:
+        return None
+    return _meaning(piece.rule, piece.match, then)
 
 
 def _bounded(folded: str, piece: _Piece, floor: int, ceiling: int) -> tuple[int, int, Range]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jiyi_api.time_words.clock import Clock, Range
 
+    Cycle: TypeAlias = Literal["week", "month", "year"]
     Meaning: TypeAlias = Callable[[re.Match[str], Clock], Range | None]
 
 find_signs = re.compile(r"[a-z]+|[0-9]+|[^\0-\x7f]|[-/]").findall
@@ -28,10 +29,10 @@ class Rule(NamedTuple):
     pattern: re.Pattern[str]
     meaning: Meaning
     signs: frozenset[str]
-    comes_again: bool
-    """Whether it may be every week or year, and means the latest."""
+    comes_again: Cycle | None
+    """How often there is such a time, if it means the latest one unless another is named."""
 
 
-def rules(signs: Iterable[str], *meanings: tuple[str, Meaning], comes_again: bool = False) -> tuple[Rule, ...]:
+def rules(signs: Iterable[str], *meanings: tuple[str, Meaning], comes_again: Cycle | None = None) -> tuple[Rule, ...]:
     """Make rules for patterns that have one of the signs in common."""
     return tuple(Rule(re.compile(pattern), meaning, frozenset(signs), comes_again) for pattern, meaning in meanings)

@@ -11,7 +11,7 @@ _FOLDS = (
     | {full: half + 32 for full, half in _FULL_WIDTH.items() if half in _CAPITALS}
     | str.maketrans(_TRADITIONAL + "〇", _SIMPLIFIED + "零")
     | str.maketrans(_SPACES, " " * len(_SPACES))
-    | str.maketrans("’–—～", "'--~")
+    | str.maketrans("’—", "'–")
 )
 
 
