@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -167,6 +168,7 @@ ENGLISH = {
     "yesterday morning": "2025-04-15T05:00/2025-04-15T12:00",
     "last night": "2025-04-15T18:00/2025-04-16T06:00",
     "this morning": "2025-04-16T05:00/2025-04-16T12:00",
+    "the night before last": "2025-04-14T18:00/2025-04-15T06:00",
     "tonight": "2025-04-16T18:00/2025-04-17T06:00",
     "this week": "2025-04-14/2025-04-21",
     "last week": "2025-04-07/2025-04-14",
@@ -270,8 +272,22 @@ def test_words_mean_these_times(words, expected):
         ("the week before 6 May 2024", "6 May 2024: 2024-05-06/2024-05-07"),
         ("2008–09年的联赛", ""),
         ("1995到2000年", "1995到2000年: 1995-01-01/2001-01-01"),
+        ("2001-02年的标识", ""),
         ("475年9月", ""),
+        ("2024-05-04 之前", "2024-05-04 之前: /2024-05-04"),
+        ("几天前 前两天", "几天前: 2025-04-09/2025-04-15; 前两天: 2025-04-13/2025-04-16"),
         ("2009年中超", "2009年: 2009-01-01/2010-01-01"),
+        ("明天至今天", "明天: 2025-04-17/2025-04-18; 今天: 2025-04-16/2025-04-17"),
+        ("the Saturday before May 4, 2024", "Saturday before May 4, 2024: 2024-04-27/2024-04-28"),
+        ("我这个月花了多少", "这个月: 2025-04-01/2025-05-01"),
+        ("上个月大概花了", "上个月: 2025-03-01/2025-04-01"),
+        ("他三年前去的日本", "三年前: 2022-01-01/2023-01-01"),
+        ("三天前提过的", "三天前: 2025-04-13/2025-04-14"),
+        ("2024 年 5 月 4 日的会", "2024 年 5 月 4 日: 2024-05-04/2024-05-05"),
+        ("最近 3 天", "最近 3 天: 2025-04-13/2025-04-16T15:30:00.001"),
+        ("3 天前，12 月", "3 天前: 2025-04-13/2025-04-14; 12 月: 2024-12-01/2025-01-01"),
+        ("去年初中同学", "去年: 2024-01-01/2025-01-01"),
+        ("4 may, 4 march and 4 jan", "4 jan: 2025-01-04/2025-01-05"),
         ("今晚上线", "今晚: 2025-04-16T18:00/2025-04-17T06:00"),
         ("Tuesday morning next week", "Tuesday morning next week: 2025-04-22T05:00/2025-04-22T12:00"),
         ("昨天和前天", "昨天: 2025-04-15/2025-04-16; 前天: 2025-04-14/2025-04-15"),
@@ -296,6 +312,17 @@ def test_neighbours_decide(question, expected):
     assert meant(question) == expected
 
 
+def test_documented_examples():
+    """Every row of the table in docs/time-words.md, and each example of what is no time."""
+    page = (Path(__file__).parents[2] / "docs" / "time-words.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .*\| `([^`]+)` \| (\S+) \|$", page, re.MULTILINE)
+    assert len(rows) > 50
+    for words, expected in rows:
+        assert meant(words).partition(": ")[2] == expected, words
+    for words in re.findall(r"`([^`]+)`", page.partition("## What is no time")[2].partition("Not understood")[0]):
+        assert words in {"in", "since", "last"} or meant(words) == "", words
+
+
 NO_TIME = """
 May I ask you something|you may go|it may be|this may fail|march on|the march of progress|a second try|one second
 error 2024|port 2024|2024|20240504|in 2024 ms|after 2000 requests|in 2000 lines|version 2024.5.4|v2024.5|in 2024.1
@@ -304,7 +331,7 @@ abc3月|x_3月|CVE-2024-05-04|log_2024-05-04|2024-05-04.log|build-2024-05-04.tar
 yesterday.py|today_report|daytoday|Maybe|marching|Monday.com|Fridays|every Friday|Black Friday|Augustus|decide|autumn
 April told me|June and Jan|sun and sat|mon ami|at the last minute|the last day of school|nowhere|ago|in the week
 周杰伦|周总|周围|周期|上周期|本周期|版本周期|这周围|爱上周杰伦|一周五天|两周一次|每周五|隔周三|五周年|线上周会
-日本月饼|样本月报|登上月球|第3月|每月|3个月|十三月|五月天|一月一次|同一月|当前年份|三月龄|4号线|3号楼|坐4号线去|第4号|32号下午|4号
+日本月饼|样本月报|登上月球|第3月|每月|3个月|十三月|五月天|一月一次|同一月|当前年份|五月花号|6月大的孩子|三月龄|4号线|3号楼|坐4号线去|第4号|32号下午|4号
 如今年轻人|失去年轻|以前年度|过去年代|证明年限|以后天天|目前天气|以前天天|文明天空|后天性免疫|今日头条
 下午|晚上|早上开会|上午|最近|以前|之后|前面|后来|三天|两周|半年|一年级|三年级学生|2024年级|刚刚好|这一天|每三天前
 2月30日|4月31号|February 30|30 Feb 2024|99999 days ago|9999 years ago|春节|去哪儿|前后|今后|recently
@@ -374,6 +401,12 @@ def test_now_decides(words, now, expected):
         ("last night", "2025-03-09T16:00+00:00", "America/New_York", "2025-03-08T23:00/2025-03-09T10:00"),
         ("3 days ago", "2025-03-11T16:00+00:00", "America/New_York", "2025-03-08T05:00/2025-03-09T05:00"),
         ("the past 24 hours", "2025-03-09T16:00+00:00", "America/New_York", "2025-03-08T16:00/2025-03-09T16:00:00.001"),
+        (
+            "the Saturday after November 1, 2025",
+            "2025-12-01T12:00+00:00",
+            "America/New_York",
+            "2025-11-08T05:00/2025-11-09T05:00",
+        ),
         # a midnight that was jumped over, one that came twice
         ("today", "2024-04-26T12:00+00:00", "Africa/Cairo", "2024-04-25T22:00/2024-04-26T21:00"),
         ("today", "2024-11-03T12:00+00:00", "America/Havana", "2024-11-03T04:00/2024-11-04T05:00"),
@@ -463,6 +496,7 @@ def test_spans_are_in_order_and_within_the_text(text, now, zone):
 def test_what_lies_outside_the_calendar_is_no_time(text, now):
     """Yesterday on the first day of all, next week in the last: nothing is raised."""
     find_time(text, now, UTC)
+    find_time("the Saturday after yesterday" + text, now, UTC)
 
 
 @given(questions)

@@ -95,6 +95,10 @@ def _day(match: re.Match[str], clock: Clock) -> Range:
     return spoken(one_day(clock.day(_DAY_WORDS[match["word"]])), match, clock)
 
 
+def _night_before_last(_match: re.Match[str], clock: Clock) -> Range:
+    return clock.part(clock.day(-2), "night")
+
+
 def _tonight(_match: re.Match[str], clock: Clock) -> Range:
     return clock.part(clock.today, "night")
 
@@ -160,6 +164,7 @@ RULES = (
         ("morning", "afternoon", "evening", "night"),
         (f"(?P<word>this){SPACE}(?P<part>morning|afternoon|evening)", _day),
         (f"(?P<word>last){SPACE}(?P<part>night|evening)", _day),
+        (f"(?:the{SPACE})?night{SPACE}before{SPACE}last", _night_before_last),
     ),
     *english(("tonight",), ("tonight", _tonight)),
     *english(

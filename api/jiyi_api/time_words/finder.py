@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _RULES = (*dates.RULES, *chinese.RULES, *english.RULES)
 _SIGNS = frozenset[str]().union(*(rule.signs for rule in _RULES))
 _to = re.compile("[到至~–-]|--|to|until|till|through|thru").fullmatch
-_SIX_DAYS_MS = 6 * 24 * HOUR_MS
+_SIX_DAYS_MS = (6 * 24 + 12) * HOUR_MS
+"""Leads from a midnight to about noon of the sixth day after, whatever a zone does to its clocks in between."""
 _REACH = 16
 """How far to the left of a time the word is looked for that bounds it: 'prior to the' with its spaces."""
 
@@ -68,9 +69,8 @@ def find_time(text: str, now: datetime, zone: tzinfo) -> list[TimeSpan]:
     spans: list[TimeSpan] = []
     pieces = _joined(folded, _longest(folded, _pieces(folded, clock, rules)), zone)
     for number, piece in enumerate(pieces):
-        floor = spans[-1].end if spans else 0
         ceiling = pieces[number + 1].start if number + 1 < len(pieces) else len(folded)
-        start, end, found = _bounded(folded, piece, floor, ceiling)
+        start, end, found = _bounded(folded, piece, ceiling)
         spans.append(TimeSpan(text[start:end], start, end, *found))
     return spans
 
@@ -115,7 +115,7 @@ def _joined(folded: str, pieces: list[_Piece], zone: tzinfo) -> list[_Piece]:
 
 def _both(folded: str, first: _Piece, last: _Piece, zone: tzinfo) -> Range | None:
     """Say what two pieces mean together, if they do."""
-    gap = folded[first.end : min(last.start, first.end + _REACH)].strip()
+    gap = folded[first.end : last.start].strip() if last.start - first.end <= _REACH else ""
     if _to(gap) or (gap == "and" and folded.endswith("between ", 0, first.start)):
         found = first.range
         if found.since_ms >= last.range.since_ms:  # March to May, asked in April: so late is the latest May
@@ -137,12 +137,12 @@ def _again(piece: _Piece, now_ms: int, zone: tzinfo) -> Range | None:
     return _meaning(piece.rule, piece.match, then)
 
 
-def _bounded(folded: str, piece: _Piece, floor: int, ceiling: int) -> tuple[int, int, Range]:
+def _bounded(folded: str, piece: _Piece, ceiling: int) -> tuple[int, int, Range]:
     """Take in the words beside a piece that make it a bound: since, before, after, until and their like.
 
     An origin (from, 从) is one only with an end (on, 开始): from Monday on.
     """
-    left = max(floor, piece.start - _REACH)
+    left = max(0, piece.start - _REACH)
     prefix = english.PREFIX.search(folded, left, piece.start) or chinese.PREFIX.search(folded, left, piece.start)
     suffix = english.SUFFIX.match(folded, piece.end, ceiling) or chinese.SUFFIX.match(folded, piece.end, ceiling)
     before, after = prefix and prefix.lastgroup, suffix and suffix.lastgroup
