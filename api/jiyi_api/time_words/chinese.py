@@ -37,10 +37,13 @@ _YEAR_WORDS = {"大前": -3, "前": -2, "去": -1, "上": -1, "今": 0, "本": 0
 _PARTS = {"凌晨": "dawn", "清": "morning", "早": "morning", "晨": "morning", "上午": "morning", "中午": "noon",
           "午间": "noon", "下午": "afternoon", "午后": "afternoon", "傍": "dusk"}  # fmt: skip
 _THIRDS = {"初": 0, "上": 0, "中": 1, "底": 2, "末": 2, "下": 2}
+_YEARS_AHEAD = 10
+"""How far in the future a year of two digits may lie; further, it is one of the last century."""
 
 # What stands on the left of no time. A number is one only as a whole.
 _NUMBER_LEFT = r"(?<![a-z0-9_./#零一二两三四五六七八九十百千万几第每隔数同])(?<![a-z0-9_]-)(?<!--)"
-_THIS = "(?:这|(?<![日基原根样版成脚课剧书资文副读标抄])本)"
+_OWN = "(?<![日基原根样版成脚课剧书资文副读标抄])本"
+_THIS = f"(?:这|{_OWN})"
 _LAST = "(?<![爱线网晚早马碰恋撞遇赶楼])上上?上?"
 _NEXT = "(?<![以之如及一线楼])下下?下?"
 _TURN = f"(?P<turn>{_THIS}|{_LAST}|{_NEXT})"
@@ -52,7 +55,7 @@ _NO_WEEKDAY = (
 )
 _NO_MONTH = "(?![球亮台光饼色牙嫂次龄])"
 _NO_NAMED_MONTH = "(?!大的|花(?![了费在掉销钱])|革命|天(?!气)|[一两三四几][次回])"
-_NO_YEAR = "(?![轻龄级糕味画纪]|货节)"
+_NO_YEAR = "(?![轻龄级糕味画纪代]|货节)"
 _NO_BEFORE = "(?![端面后台天几两三四五六七八九十0-9者期任辈段提景沿置言缀往进来去半年夫妻])"
 _NO_AFTER = "(?![端面台来续果者期悔勤备门缀天几两三四五六七八九十0-9半年遗援])"
 _NO_MIDDLE = "(?![国文午餐心断等秋间途年学超])"
@@ -73,8 +76,8 @@ _HALF = "(?P<half>[上下])半年"
 _YEAR = (
     f"(?:{_NUMBER_LEFT}(?:(?P<year>{YEAR}|(?:一九|二零)[零一二三四五六七八九]{{2}})"
     "|(?P<short>[0-9]{2})(?= ?年 ?1?[0-9] ?月))"
-    "|(?P<word>大[前]|(?<![以之目从先生提面跟日当])前|(?<![过失])去|(?<![以之])上|(?<![如现而])今"
-    "|(?<![日基原根样版成脚课剧书资文副读标抄])本|(?<![文证说声表指透发])明|(?<![以之今此往最背随然])后)) ?年"
+    "|(?P<word>大前|(?<![以之目从先生提面跟日当])前|(?<![过失])去|(?<![以之])上|(?<![如现而])今"
+    f"|{_OWN}|(?<![文证说声表指透发])明|(?<![以之今此往最背随然])后)) ?年"
 )
 _COUNT = f"(?!{YEAR} ?年)(?P<count>[0-9]{{1,4}}|[一二两三四五六七八九十百]{{1,4}}|[几数半]) ?"
 _UNIT = "(?P<unit>天|个?星期|个?礼拜|周|个月|个?季度|年(?!级)|个?小时|个?钟头|分钟|秒钟?)"
@@ -88,7 +91,7 @@ _SURELY_DAY = "(?=那[天晚]|当天|[之以][前后]|以来|至今|[我咱]|开
 PREFIX = re.compile("(?:(?P<since>自从|自打)|(?P<until>截至|截止到?)|(?P<origin>[自从])) ?$")
 SUFFIX = re.compile(
     " ?(?:(?P<since>以来|至今|到现在|起(?![来床飞因源码步点名初草诉]))|(?P<origin>开始)"
-    f"|(?P<before>[以之]前|(?<! )前{_NO_BEFORE})|(?P<after>[以之往]后|(?<! )后{_NO_AFTER}))"
+    f"|(?P<before>[以之]前|前{_NO_BEFORE})|(?P<after>[以之往]后|后{_NO_AFTER}))"
 )
 
 
@@ -117,7 +120,7 @@ def _year(match: re.Match[str], clock: Clock) -> int | None:
     if word := groups.get("word"):
         return clock.today.year + _YEAR_WORDS[word]
     if short := groups.get("short"):
-        return 2000 + int(short)
+        return int(short) + (2000 if 2000 + int(short) <= clock.today.year + _YEARS_AHEAD else 1900)
     year = groups.get("year")
     return int("".join(str(_DIGITS.get(character, character)) for character in year)) if year else None
 
@@ -161,6 +164,10 @@ def _calendar(match: re.Match[str], clock: Clock) -> Range | None:
 
 def _years(match: re.Match[str], clock: Clock) -> Range:
     return clock.range(Days(months(int(match["first"]), 1).first, months(int(match["year"]), 1, 12).end))
+
+
+def _decade(match: re.Match[str], clock: Clock) -> Range:
+    return clock.range(months(int(match["year"]), 1, 120))
 
 
 def _turn(match: re.Match[str]) -> int:
@@ -255,7 +262,11 @@ RULES = (
             _calendar,
         ),
     ),
-    *rules("年", (f"{_NUMBER_LEFT}(?P<first>{YEAR}) ?年? ?[到至~–-] ?(?P<year>{YEAR}) ?年", _years)),
+    *rules(
+        "年",
+        (f"{_NUMBER_LEFT}(?P<first>{YEAR}) ?年? ?[到至~–-] ?(?P<year>{YEAR}) ?年", _years),
+        (f"{_NUMBER_LEFT}(?P<year>(?:19|20)[0-9]0) ?年代", _decade),
+    ),
     # The year before it may be one that is not understood: 475年9月.
     *rules("月季年", (f"{_NUMBER_LEFT}(?<!年)(?<!年的)(?:{_QUARTER}|{_MONTH}|{_HALF})", _calendar), comes_again="year"),
     *rules("月", (f"{_TURN}(?:一?个)?月{_NO_MONTH}{_IN_MONTH}", _month)),

@@ -105,6 +105,10 @@ def _years(match: re.Match[str], clock: Clock) -> Range:
     return clock.range(Days(months(int(match["first"]), 1).first, months(int(match["year"]), 1, 12).end))
 
 
+def _decade(match: re.Match[str], clock: Clock) -> Range:
+    return clock.range(months(int(match["year"]), 1, 120))
+
+
 def _quarter(match: re.Match[str], clock: Clock) -> Range | None:
     number = _ordinal(match["quarter"])
     return _yearly(lambda year: quarter_of(year, number), match, clock)
@@ -147,6 +151,7 @@ RULES = (
     *english(
         _YEAR_WORDS,
         (rf"(?:{_AFTER_PLACE}|{THIRD}){_YEAR}", _year),
+        (r"(?<=\bthe )(?P<year>(?:19|20)[0-9]0)s", _decade),
         (rf"(?<=\bfrom )(?P<first>{YEAR}){SPACE}?(?:to|until|through|-){SPACE}?{_YEAR}", _years),
         (rf"(?<=\bbetween )(?P<first>{YEAR}){SPACE}and{SPACE}{_YEAR}", _years),
     ),
