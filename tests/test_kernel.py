@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from jiyi_api.columns import DENSE, Journal, Postings
 from jiyi_api.compiled import NumbaRanker
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.ranking import Question, choose_ranker
+from jiyi_api.rankings import Wanted, rank_snapshots
 from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import Snapshot, SnapshotReader
 from jiyi_api.vectorised import NumpyRanker
@@ -89,7 +91,8 @@ def column(pairs, next_doc, pieces=2):
 def ranked(ranker, docs, postings, asked, terms, limit):
     """The ranking, with what `Searcher` adds: (number, score, matched terms, length) of each hit, and the total."""
     weighted = terms if isinstance(terms, dict) else dict.fromkeys(terms, 1.0)
-    ranking = Searcher(None, None, None, ranker)._rank(as_snapshot(docs, postings), asked, weighted, limit)
+    wanted = Wanted(terms=weighted, filters=asked.filters, k1=asked.k1, b=asked.b)
+    (ranking,) = rank_snapshots(ranker, [as_snapshot(docs, postings)], wanted, limit)
     hits = [(doc, sum(term.score for term in matched), matched, length) for doc, matched, length in ranking.hits()]
     return hits, ranking.total
 
@@ -112,8 +115,8 @@ def naive(docs, terms, groups, asked, weights):
     found = {
         doc: score
         for doc, score in scores.items()
-        if asked.since_ms <= docs[doc][1] < asked.until_ms
-        and docs[doc][2] >= asked.min_importance
+        if all(begin <= docs[doc][1] < end for begin, end in asked.filters.spans)
+        and docs[doc][2] >= asked.filters.min_importance
         and all(any(doc == other for values in group for other, _ in values) for group in groups)
     }
     return sorted(found.items(), key=lambda item: (-item[1], -docs[item[0]][1], -item[0]))
@@ -128,8 +131,8 @@ def test_a_ranking_is_that_of_the_naive_model(ranker, index, given_fields, limit
     names = list(filters)
     groups = data.draw(st.lists(st.lists(st.sampled_from(names), unique=True), max_size=3)) if names else []
     asked = query(**given_fields)
-    asked = SearchQuery(**{name: getattr(asked, name) for name in asked.__struct_fields__ if name != "filters"},
-                        filters=tuple(map(tuple, groups)))  # fmt: skip
+    named = tuple(("author", tuple(group)) for group in groups)
+    asked = msgspec.structs.replace(asked, filters=msgspec.structs.replace(asked.filters, groups=named))
     weights = {name: data.draw(st.sampled_from([1.0, 0.4, 0.3])) for name in terms}
     hits, total = ranked(ranker, docs, terms | filters, asked, weights, limit)
     expected = naive(docs, terms, [[filters[name] for name in group] for group in groups], asked, weights)
@@ -312,7 +315,7 @@ async def test_the_oracle_of_the_specification(database):
 
     async def ranked(*terms):
         ranking = await searcher.rank(query(ns="oracle", k1=1.2, b=0.75), dict.fromkeys(terms, 1.0), 10)
-        hits, _, _ = await searcher._fetch(query(ns="oracle"), ranking)
+        hits, _, _ = await searcher._fetch(query(ns="oracle"), [[ranking]])
         return {hit.id: hit.score for hit in hits}
 
     changes = [

@@ -128,7 +128,7 @@ class History(RuleBasedStateMachine):
             for word in WORDS:
                 query = SearchQuery.from_request(SearchRequest(q=word, ns=NS, limit=100), Settings())
                 ranking = self.run(searcher.rank(query, {word: 1.0}, 100))
-                hits, _, _ = self.run(searcher._fetch(query, ranking))
+                hits, _, _ = self.run(searcher._fetch(query, [[ranking]]))
                 assert {hit.id: hit.score for hit in hits} == pytest.approx(naive_scores(documents, word), abs=1e-9)
         assert {name: one.version for name, (_, one) in self.model.items()} == self.run(self.fences())
 
@@ -138,7 +138,7 @@ class History(RuleBasedStateMachine):
         request = SearchRequest(q="redis", ns=NS, limit=100, tags=["p"])
         query = SearchQuery.from_request(request, Settings())
         ranking = self.run(searcher.rank(query, {"redis": 1.0}, 100))
-        hits, _, _ = self.run(searcher._fetch(query, ranking))
+        hits, _, _ = self.run(searcher._fetch(query, [[ranking]]))
         expected = {
             one.id
             for _, one in self.model.values()
@@ -173,7 +173,7 @@ class History(RuleBasedStateMachine):
         for word in {word for one in survivors for word in one.memory.content.split()}:
             query = SearchQuery.from_request(SearchRequest(q=word, ns=NS, limit=100), Settings())
             ranking = self.run(searcher.rank(query, {word: 1.0}, 100))
-            hits, _, _ = self.run(searcher._fetch(query, ranking))
+            hits, _, _ = self.run(searcher._fetch(query, [[ranking]]))
             # bm25s leaves out the constant factor k1 + 1, as Lucene does.
             theirs = peer.get_scores([word]) * (scoring.DEFAULT_K1 + 1.0)
             expected = {one.id: score for one, score in zip(survivors, theirs.tolist(), strict=True) if score}

@@ -8,7 +8,7 @@ import numpy as np
 
 from jiyi_api import kernel
 from jiyi_api.columns import Journal, Postings
-from jiyi_api.ranking import Question, Ranked
+from jiyi_api.ranking import Question, Ranked, Scored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _AHEAD = 0.97
 """Bounds are worked out for documents that count as this much shorter: they stay right while avgdl grows a little."""
 _NO_GROUPS = np.empty(0, np.int64)
+_NO_SPANS = np.empty((0, 2), np.int64)
 _NO_ROWS = np.empty((0, 6), np.int64)
 
 
@@ -30,6 +31,21 @@ def _bound(column: Postings, journal: Journal, form: tuple[float, float]) -> flo
         found = kernel.bound(column.docs, column.tfs, column.bounded, journal.lengths, *known)
         column.bound, column.bounded = max(column.bound, found), column.size
     return column.bound
+
+
+def _table(question: Question) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the rows of all columns, terms first, and the sizes of the groups of filters."""
+    rows, groups = [column.row for column in question.columns], _NO_GROUPS
+    if question.filters or question.excluded:
+        rows += [column.row for group in question.filters for column in group]
+        rows += [column.row for column in question.excluded]
+        sizes = [len(group) for group in question.filters]
+        groups = np.array([*sizes, -len(question.excluded)] if question.excluded else sizes, np.int64)
+    return (np.array(rows, np.int64) if rows else _NO_ROWS), groups
+
+
+def _spans(question: Question) -> NDArray[np.int64]:
+    return np.array(question.spans, np.int64).reshape(-1, 2) if question.spans else _NO_SPANS
 
 
 class NumbaRanker:
@@ -47,11 +63,7 @@ class NumbaRanker:
         """See `Ranker`."""
         journal, columns, limit = question.journal, question.columns, question.limit
         self._reach(journal.lengths.size)
-        rows = [column.row for column in columns]
-        groups = _NO_GROUPS
-        if question.filters:
-            rows += [column.row for group in question.filters for column in group]
-            groups = np.array([len(group) for group in question.filters], np.int64)
+        table, groups = _table(question)
         terms = len(columns)
         form, factor = (question.base, question.slope), question.k1 + 1.0
         bounds = [
@@ -60,7 +72,7 @@ class NumbaRanker:
         heap = np.empty(limit, np.uint32)
         tfs, parts, places = np.empty((limit, terms), np.uint16), np.empty((limit, terms)), np.empty(limit, np.int64)
         size, total = kernel.rank(
-            np.array(rows, np.int64) if rows else _NO_ROWS,
+            table,
             groups,
             np.array(question.idfs, np.float64),
             np.array(bounds, np.float64),
@@ -68,8 +80,7 @@ class NumbaRanker:
             journal.lengths,
             journal.created,
             journal.importance,
-            question.since,
-            question.until,
+            _spans(question),
             question.floor,
             question.k1,
             question.b,
@@ -86,13 +97,47 @@ class NumbaRanker:
         order = places[:size]
         return Ranked(heap[order], tfs[order], parts[order], total)
 
+    def score_all(self, question: Question) -> Scored:
+        """See `Ranker`."""
+        journal = question.journal
+        self._reach(journal.lengths.size)
+        docs, scores = kernel.score_all(
+            *_table(question),
+            np.array(question.idfs, np.float64),
+            journal.alive,
+            journal.lengths,
+            journal.created,
+            journal.importance,
+            _spans(question),
+            question.floor,
+            question.k1,
+            question.b,
+            question.avgdl,
+            self._scores,
+            self._documents,
+            self._bits,
+        )
+        return Scored(docs, scores)
+
+    def explain(self, question: Question, docs: NDArray[np.uint32]) -> Ranked:
+        """See `Ranker`."""
+        shape = docs.size, len(question.columns)
+        tfs, parts = np.empty(shape, np.uint16), np.empty(shape)
+        table, _ = _table(question)
+        idfs = np.array(question.idfs, np.float64)
+        kernel.explain(table, idfs, question.journal.lengths, question.k1, question.b, question.avgdl, docs, tfs, parts)
+        return Ranked(docs, tfs, parts, docs.size)
+
     def warm_up(self) -> None:
         """Compile everything, or load it from numba's cache; takes seconds the first time."""
         journal, column = Journal(""), Postings()
         journal.reach(1)
         column.extend(b"", 0, bytes(6), 1)
-        self.rank(Question(journal=journal, columns=[column], idfs=[1.0], filters=[[column]], k1=1.0, b=0.5, avgdl=1.0,
-                           limit=1))  # fmt: skip
+        question = Question(
+            journal=journal, columns=[column], idfs=[1.0], filters=[[column]], k1=1.0, b=0.5, avgdl=1.0, limit=1
+        )
+        self.explain(question, self.rank(question).docs)
+        self.score_all(question)
 
     def _reach(self, size: int) -> None:
         if self._scores.size < size:

@@ -6,7 +6,7 @@ Only a search that is right in every respect takes it. Whatever is wrong, also w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jiyi_api.service import Service
 
-_LISTS = {field.encode_name for field in msgspec.structs.fields(SearchRequest) if field.type == str | list[str] | None}
+_LISTS = {field.encode_name for field in msgspec.structs.fields(SearchRequest) if list[str] in get_args(field.type)}
 _encode = msgspec.json.Encoder().encode
 
 

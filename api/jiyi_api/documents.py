@@ -50,7 +50,7 @@ class Documents:
     is kept for the state of `Journal.moves` under which it was ranked.
     """
 
-    def __init__(self, database: Database, limit_bytes: int) -> None:
+    def __init__(self, database: Database, limit_bytes: int = 67_108_864) -> None:
         self._database = database
         self._limit_bytes = limit_bytes
         self._kept: OrderedDict[tuple[int, bytes, int], Document] = OrderedDict()

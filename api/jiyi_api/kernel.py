@@ -20,8 +20,6 @@ import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from jiyi_api.ranking import FOREVER_MS
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -88,17 +86,18 @@ def _unite(row: I64, union: U64) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _narrow(  # noqa: PLR0913 - numba takes arrays, not objects
-    union: U64, created: I64, importance: F32, since: int, until: int, floor: float
-) -> None:
-    """Take the documents out of a bitmap that were not created in [since, until), or are below the floor."""
+def _narrow(union: U64, created: I64, importance: F32, spans: I64, floor: float) -> None:
+    """Take the documents out of a bitmap that were created in none of the spans, or are below the floor."""
     for i in range(union.size):
         word = union[i]
         while word:
             bit = _trailing_zeros(word)
             word &= word - np.uint64(1)
             doc = i * 64 + np.int64(bit)
-            if created[doc] < since or created[doc] >= until or importance[doc] < floor:
+            is_inside = spans.shape[0] == 0
+            for j in range(spans.shape[0]):
+                is_inside |= spans[j, 0] <= created[doc] < spans[j, 1]
+            if not is_inside or importance[doc] < floor:
                 union[i] &= ~(np.uint64(1) << bit)
 
 
@@ -108,7 +107,8 @@ def match(  # noqa: PLR0913
 ) -> None:
     """Set `union` to the living documents that contain a term and, of each filter group, one of its columns.
 
-    `groups` says how many rows after the terms belong to each filter group; `group` is scratch space.
+    `groups` says how many rows after the terms belong to each filter group; of a group whose size is negative, a
+    document must be in no column. `group` is scratch space.
     """
     union[:] = 0
     for i in range(terms):
@@ -118,11 +118,11 @@ def match(  # noqa: PLR0913
     at = terms
     for size in groups:
         group[:] = 0
-        for _ in range(size):
+        for _ in range(abs(size)):
             _unite(table[at], group)
             at += 1
         for i in range(union.size):
-            union[i] &= group[i]
+            union[i] &= group[i] if size >= 0 else ~group[i]
 
 
 @njit(cache=True, nogil=True)
@@ -371,6 +371,55 @@ def _sort(heap: U32, size: int, totals: F64, created: I64, places: I64) -> None:
 
 
 @njit(cache=True, nogil=True)
+def explain(  # noqa: PLR0913
+    table: I64, idfs: F64, lengths: F32, k1: float, b: float, avgdl: float, docs: U32, tfs: U16, parts: F64
+) -> None:
+    """Set the rows of `tfs` and `parts` to each term's frequency in, and its part of the score of, some documents."""
+    for i in range(docs.size):
+        length = float(lengths[docs[i]])
+        relative = length / avgdl if avgdl else 1.0
+        for j in range(idfs.size):
+            tf = _find(table[j], docs[i])
+            tfs[i, j] = tf
+            parts[i, j] = idfs[j] * (tf * (k1 + 1.0) / (tf + k1 * (1.0 - b + b * relative))) if tf else 0.0
+
+
+@njit(cache=True, nogil=True)
+def score_all(  # noqa: PLR0913
+    table: I64,
+    groups: I64,
+    idfs: F64,
+    alive: U64,
+    lengths: F32,
+    created: I64,
+    importance: F32,
+    spans: I64,
+    floor: float,
+    k1: float,
+    b: float,
+    avgdl: float,
+    scores: F32,
+    documents: U32,
+    bits: U64,
+) -> tuple[U32, F32]:
+    """Give all documents that match, in no order, with their scores in single precision; arguments as of `rank`."""
+    union = bits[0, : alive.size]
+    match(table, idfs.size, groups, alive, union, bits[1, : alive.size])
+    if spans.shape[0] or floor > 0.0:
+        _narrow(union, created, importance, spans, floor)
+    base, slope = np.float32(k1 * (1.0 - b) if avgdl else k1), np.float32(k1 * b / avgdl if avgdl else 0.0)
+    weights = (idfs * (k1 + 1.0)).astype(np.float32)
+    count = 0
+    for i in range(idfs.size):
+        count = _read(table[i], weights[i], base, slope, union, lengths, scores, documents, count)
+    docs, found = documents[:count].copy(), np.empty(count, np.float32)
+    for i in range(count):
+        found[i] = scores[docs[i]]
+        scores[docs[i]] = 0.0
+    return docs, found
+
+
+@njit(cache=True, nogil=True)
 def rank(  # noqa: PLR0913
     table: I64,
     groups: I64,
@@ -380,8 +429,7 @@ def rank(  # noqa: PLR0913
     lengths: F32,
     created: I64,
     importance: F32,
-    since: int,
-    until: int,
+    spans: I64,
     floor: float,
     k1: float,
     b: float,
@@ -397,16 +445,16 @@ def rank(  # noqa: PLR0913
 ) -> tuple[int, int]:
     """Rank the documents that match; gives how many are in `heap` (at most its size) and how many match in all.
 
-    Only documents created in [since, until) with an importance of at least `floor` take part. `heap` then holds the
-    best, with their term frequencies and each term's part of the score, in double precision, in the rows of `tfs` and
-    `parts`; `places` says where in it they stand, best first. `scores` (all zero before and after), `documents` and
-    `bits` (two rows of words) are scratch space, for all document numbers.
+    Only documents created in one of the `spans` (rows of begin and end; none: at any time) with an importance of at
+    least `floor` take part. `heap` then holds the best, with their term frequencies and each term's part of the score,
+    in double precision, in the rows of `tfs` and `parts`; `places` says where in it they stand, best first. `scores`
+    (all zero before and after), `documents` and `bits` (two rows of words) are scratch space, for all document numbers.
     """
     terms = idfs.size
     union = bits[0, : alive.size]
     match(table, terms, groups, alive, union, bits[1, : alive.size])
-    if since > -FOREVER_MS or until < FOREVER_MS or floor > 0.0:
-        _narrow(union, created, importance, since, until, floor)
+    if spans.shape[0] or floor > 0.0:
+        _narrow(union, created, importance, spans, floor)
     total = np.uint64(0)
     for word in union:
         total += _popcount(word)
@@ -421,15 +469,10 @@ def rank(  # noqa: PLR0913
     size = _select(documents, open_, scores, created, heap)
     for i in range(count):
         scores[documents[i]] = 0.0
+    explain(table, idfs, lengths, k1, b, avgdl, heap[:size], tfs, parts)
     totals = np.zeros(size)
     for i in range(size):
-        doc = heap[i]
-        length = float(lengths[doc])
-        relative = length / avgdl if avgdl else 1.0
         for j in range(terms):
-            tf = _find(table[j], doc)
-            tfs[i, j] = tf
-            parts[i, j] = idfs[j] * (tf * (k1 + 1.0) / (tf + k1 * (1.0 - b + b * relative))) if tf else 0.0
             totals[i] += parts[i, j]
     _sort(heap, size, totals, created, places)
     return size, np.int64(total)

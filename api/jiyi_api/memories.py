@@ -113,7 +113,7 @@ async def delete_memory(
 
 
 @delete(
-    ["/memory/write", "/memory/search", "/memory/ready"],
+    ["/memory/write", "/memory/search", "/memory/search/why", "/memory/list", "/memory/ready"],
     status_code=202,
     include_in_schema=False,
     before_request=refuse_unknown,

@@ -70,12 +70,16 @@ async def refuse_body(request: Request[Any, Any, Any]) -> None:
 
 @cache
 def _known(handler: BaseRouteHandler) -> dict[str, bool]:
-    """Give the parameters that a route has, and whether each may be repeated."""
-    return {
-        sent_name: field.is_subclass_of(list) or field.has_inner_subclass_of(list)
-        for name, field in handler.parsed_fn_signature.parameters.items()
-        if (sent_name := _sent_name(name, field)) not in _NO_PARAMETERS
-    }
+    """Give the parameters that a route has, its dependencies' among them, and whether each may be repeated."""
+    dependencies = handler.resolve_dependencies()
+    signatures, found = [handler.parsed_fn_signature], {}
+    while signatures:
+        for name, field in signatures.pop().parameters.items():
+            if name in dependencies:
+                signatures.append(dependencies[name].parsed_fn_signature)
+            elif (sent_name := _sent_name(name, field)) not in _NO_PARAMETERS:
+                found[sent_name] = field.is_subclass_of(list) or field.has_inner_subclass_of(list)
+    return found
 
 
 def _sent_name(name: str, field: FieldDefinition) -> str:

@@ -3,110 +3,164 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from jiyi.errors import InvalidEventError, InvalidQueryError
-from jiyi.keys import filter_term
-from jiyi.memories import DEFAULT_NAMESPACE, LABELS, MAX_LABEL_BYTES, parse_namespace, parse_time
+from jiyi.memories import LABELS, parse_time, to_camel
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
-from jiyi_api.ranking import FOREVER_MS
+from jiyi_api.filters import FilterRequest, Filters, parse_namespaces
+from jiyi_api.orders import MemoryRanking
 
 if TYPE_CHECKING:
     from jiyi.settings import Settings
 
-MAX_FILTER_VALUES = 64
+Rank = Literal["bm25", "memory"]
+Match = Literal["any", "all", "auto"]
+TimeWords = Literal["boost", "filter", "off"]
+NEAR = "near"
+MAX_SNIPPET = 10_000
 _MAX_K1 = 1_000.0
 _CHARACTER_BYTES = 4
 """Most bytes of a character in UTF-8."""
 
 
-class SearchRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """A search as it arrives. A list of filter values means any of them; several filters must all hold.
-
-    `since` (inclusive) and `until` (exclusive) bound the memory's `timestamp`: ISO 8601 or epoch ms.
-    """
+class SearchRequest(FilterRequest, kw_only=True):
+    """A search as it arrives; GET gives `ranking` as JSON."""
 
     q: str = ""
-    ns: str = DEFAULT_NAMESPACE
     limit: int = 10
     k1: float = DEFAULT_K1
     b: float = DEFAULT_B
     explain: bool = False
-    author: str | list[str] | None = None
-    source_system: str | list[str] | None = None
-    user_id: str | list[str] | None = None
-    session_id: str | list[str] | None = None
-    kind: str | list[str] | None = None
-    tags: str | list[str] | None = None
-    since: str | int | None = None
-    until: str | int | None = None
-    min_importance: float | None = None
+    match: Match = "any"
+    rank: Rank = "bm25"
+    ranking: MemoryRanking | str | None = None
+    min_score: float | None = None
+    collapse: str | None = None
+    per_session: int | None = None
+    time_words: TimeWords = "boost"
+    at: str | int | None = None
+    tz: str = "UTC"
+    snippet: int = 0
 
 
 class SearchQuery(msgspec.Struct, frozen=True):
-    """A checked search. `filters` holds groups of filter terms: any of a group, all groups."""
+    """A checked search. `at_ms` is the reference time of its time words and of the age of memories.
+
+    `collapse` is `near`, the name of a label (in snake case), or None; `snippet` a width in characters, or 0.
+    """
 
     text: str
-    ns: str
+    namespaces: tuple[str, ...]
     limit: int
     k1: float
     b: float
     explain: bool
-    filters: tuple[tuple[str, ...], ...]
-    since_ms: int
-    until_ms: int
-    min_importance: float
+    filters: Filters
+    match: Match
+    ranking: MemoryRanking | None
+    min_score: float | None
+    collapse: str | None
+    per_session: int | None
+    time_words: TimeWords
+    at_ms: int
+    zone: ZoneInfo
+    snippet: int
+
+    @property
+    def ns(self) -> str:
+        """The first namespace."""
+        return self.namespaces[0]
+
+    @property
+    def folds(self) -> bool:
+        """Whether hits may be folded into better ones."""
+        return self.collapse is not None or self.per_session is not None
 
     @classmethod
     def from_request(cls, request: SearchRequest, settings: Settings) -> SearchQuery:
         """Check a request; raises `InvalidQueryError` that names the parameter."""
-        text = request.q
-        if not text.strip():
-            raise InvalidQueryError("q", "is empty; ask for at least one word")
-        most = settings.max_query_bytes
-        if len(text) * _CHARACTER_BYTES > most and (size := len(text.encode(errors="replace"))) > most:
-            raise InvalidQueryError("q", f"has {size} bytes; at most {most} are searched for")
-        if not 0 <= request.limit <= settings.max_limit:
-            raise InvalidQueryError("limit", f"is {request.limit}; it must be 0 to {settings.max_limit}")
-        if not 0.0 <= request.k1 <= _MAX_K1:  # also refuses nan
-            raise InvalidQueryError("k1", f"must be a number from 0 to {_MAX_K1:g}")
-        if not 0.0 <= request.b <= 1.0:
-            raise InvalidQueryError("b", "must be a number from 0 to 1")
-        floor = 0.0 if request.min_importance is None else request.min_importance
-        if math.isnan(floor):
-            raise InvalidQueryError("minImportance", "must be a number from 0 to 1")
-        try:
-            ns = parse_namespace(request.ns)
-            since = -FOREVER_MS if request.since is None else parse_time("since", request.since)
-            until = FOREVER_MS if request.until is None else parse_time("until", request.until)
-        except InvalidEventError as error:
-            raise InvalidQueryError(error.field, str(error).removeprefix(f"{error.field}: ")) from None
+        _check_text(request.q, settings.max_query_bytes)
+        _check_numbers(request, settings.max_limit)
         return cls(
-            text=text,
-            ns=ns,
+            text=request.q,
+            namespaces=parse_namespaces(request.ns, request.namespaces),
             limit=request.limit,
             k1=request.k1,
             b=request.b,
             explain=request.explain,
-            filters=_filters(request),
-            since_ms=since,
-            until_ms=until,
-            min_importance=floor,
+            filters=Filters.from_request(request),
+            match=request.match,
+            ranking=_ranking(request),
+            min_score=request.min_score,
+            collapse=_collapse(request.collapse),
+            per_session=request.per_session,
+            time_words=request.time_words,
+            at_ms=_at(request.at),
+            zone=_zone(request.tz),
+            snippet=request.snippet,
         )
 
 
-def _filters(request: SearchRequest) -> tuple[tuple[str, ...], ...]:
-    groups = []
-    for field in (*LABELS, "tags"):
-        given = getattr(request, field)
-        if given is None:
-            continue
-        values = list(dict.fromkeys([given] if isinstance(given, str) else given))
-        if len(values) > MAX_FILTER_VALUES:
-            raise InvalidQueryError(field, f"has {len(values)} values; at most {MAX_FILTER_VALUES} are allowed")
-        if any(len(value.encode(errors="replace")) > MAX_LABEL_BYTES for value in values):
-            raise InvalidQueryError(field, f"has a value of more than {MAX_LABEL_BYTES} bytes")
-        groups.append(tuple(filter_term(field, value) for value in values))
-    return tuple(groups)
+def _check_text(text: str, most: int) -> None:
+    if not text.strip():
+        raise InvalidQueryError("q", "is empty; ask for at least one word")
+    if len(text) * _CHARACTER_BYTES > most and (size := len(text.encode(errors="replace"))) > most:
+        raise InvalidQueryError("q", f"has {size} bytes; at most {most} are searched for")
+
+
+def _check_numbers(request: SearchRequest, max_limit: int) -> None:
+    if not 0 <= request.limit <= max_limit:
+        raise InvalidQueryError("limit", f"is {request.limit}; it must be 0 to {max_limit}")
+    if not 0.0 <= request.k1 <= _MAX_K1:  # also refuses nan
+        raise InvalidQueryError("k1", f"must be a number from 0 to {_MAX_K1:g}")
+    if not 0.0 <= request.b <= 1.0:
+        raise InvalidQueryError("b", "must be a number from 0 to 1")
+    if request.min_score is not None and not math.isfinite(request.min_score):
+        raise InvalidQueryError("minScore", "must be a number")
+    if request.per_session is not None and request.per_session < 1:
+        raise InvalidQueryError("perSession", "must be 1 or more")
+    if not 0 <= request.snippet <= MAX_SNIPPET:
+        raise InvalidQueryError("snippet", f"must be a width in characters, at most {MAX_SNIPPET:,}; 0: none")
+
+
+def _ranking(request: SearchRequest) -> MemoryRanking | None:
+    if request.rank == "bm25":
+        if request.ranking is not None:
+            raise InvalidQueryError("ranking", "is for rank=memory; give that too")
+        return None
+    ranking = request.ranking or MemoryRanking()
+    if isinstance(ranking, str):
+        try:
+            ranking = msgspec.json.decode(ranking, type=MemoryRanking)
+        except msgspec.DecodeError as error:
+            raise InvalidQueryError("ranking", f"must be JSON: {error}") from None
+    ranking.check()
+    return ranking
+
+
+def _collapse(given: str | None) -> str | None:
+    if given is None:
+        return None
+    names = {to_camel(label): label for label in LABELS}
+    if given != NEAR and given not in names:
+        raise InvalidQueryError("collapse", f"must be {NEAR}, or one of {', '.join(names)}")
+    return names.get(given, given)
+
+
+def _at(given: str | int | None) -> int:
+    try:
+        return time.time_ns() // 10**6 if given is None else parse_time("at", given)
+    except InvalidEventError as error:
+        raise InvalidQueryError("at", str(error).removeprefix("at: ")) from None
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidQueryError("tz", "must be the name of a time zone, like Asia/Shanghai or UTC") from None

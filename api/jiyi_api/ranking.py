@@ -18,27 +18,28 @@ if TYPE_CHECKING:
     from jiyi_api.columns import Journal, Postings
 
 FOREVER_MS = 2**62
-"""Bound of a time range that is open: `since` = −FOREVER_MS, `until` = FOREVER_MS."""
+"""Bound of a span of time that is open: it begins at −FOREVER_MS, or ends at FOREVER_MS."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What is ranked: columns of distinct terms with their idf, and what documents must fulfil.
 
     Parts of scores are added up in the order of the terms: to be fast, the largest idf must come first. A document must
-    be in a column of each group of `filters`, created in [since, until) in epoch ms, and of at least the importance
-    `floor`. `avgdl` 0 takes the length out of the formula (see `jiyi.scoring`).
+    be in a column of each group of `filters` and in none of `excluded`, created in one of the `spans` [begin, end) in
+    epoch ms (none: at any time), and of at least the importance `floor`. `avgdl` 0 takes the length out of the formula
+    (see `jiyi.scoring`).
     """
 
     journal: Journal
     columns: Sequence[Postings]
     idfs: Sequence[float]
     filters: Sequence[Sequence[Postings]]
+    excluded: Sequence[Postings] = ()
     k1: float
     b: float
     avgdl: float
     limit: int
-    since: int = -FOREVER_MS
-    until: int = FOREVER_MS
+    spans: Sequence[tuple[int, int]] = ()
     floor: float = 0.0
 
     @property
@@ -50,11 +51,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     def slope(self) -> float:
         """What a token of length adds to the denominator."""
         return self.k1 * self.b / self.avgdl if self.avgdl else 0.0
-
-    @property
-    def is_narrowed(self) -> bool:
-        """Whether time or importance matter."""
-        return self.since > -FOREVER_MS or self.until < FOREVER_MS or self.floor > 0.0
 
 
 class Ranked(NamedTuple):
@@ -73,6 +69,13 @@ class Ranked(NamedTuple):
     total: int
 
 
+class Scored(NamedTuple):
+    """All documents that match, in no order (uint32), and their scores in single precision (float32)."""
+
+    docs: NDArray[np.uint32]
+    scores: NDArray[np.float32]
+
+
 class Ranker(Protocol):
     """Ranks; gives the same whatever it is made with."""
 
@@ -80,6 +83,14 @@ class Ranker(Protocol):
 
     def rank(self, question: Question) -> Ranked:
         """Rank the documents that match, by score, then the newer first, then the later number."""
+        ...
+
+    def score_all(self, question: Question) -> Scored:
+        """Score every document that matches, whatever `limit` is: for orders that are not of the score alone."""
+        ...
+
+    def explain(self, question: Question, docs: NDArray[np.uint32]) -> Ranked:
+        """Give frequencies and parts of documents that match, in their order; `total` is their number."""
         ...
 
     def warm_up(self) -> None:

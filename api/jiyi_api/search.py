@@ -1,30 +1,32 @@
-"""Routes of search."""
+"""Routes that find memories: search, why, and listing."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from litestar import Request, get, post
+from litestar.di import Provide
 from litestar.params import Parameter
 
 from jiyi import metrics
 from jiyi.errors import InvalidQueryError, JiyiError
-from jiyi.memories import DEFAULT_NAMESPACE
-from jiyi.scoring import DEFAULT_B, DEFAULT_K1
+from jiyi.memories import parse_id
 from jiyi_api.failures import documented
-from jiyi_api.parameters import Namespace, refuse_encoded, refuse_unknown
+from jiyi_api.filters import FilterRequest
+from jiyi_api.hits import SearchResult
+from jiyi_api.listing import ListQuery, ListRequest, MemoryPage
+from jiyi_api.parameters import refuse_encoded, refuse_unknown
 from jiyi_api.queries import SearchQuery, SearchRequest
-from jiyi_api.searcher import SearchResult
+from jiyi_api.search_parameters import filter_parameters, search_parameters
 from jiyi_api.service import Service
+from jiyi_api.why import Why
 
 PATH = "/memory/search"
 FAILURE = "jiyi.failure"
 """Where in the scope of a request `direct` leaves what a search has failed with."""
-_TIME = "ISO 8601 (without a zone: UTC) or epoch milliseconds."
-
-
-def _filter(what: str, query: str | None = None) -> Any:
-    return Parameter(query=query, description=f"Only of this {what}, byte by byte; given again: of any of them.")
+FILTERS = Provide(filter_parameters, sync_to_thread=False)
+SEARCH = Provide(search_parameters, sync_to_thread=False)
 
 
 async def search(request: SearchRequest, service: Service) -> SearchResult:
@@ -59,31 +61,60 @@ async def _refuse(request: Request[Any, Any, Any]) -> None:
     await refuse_unknown(request)
 
 
-@get(PATH, summary="Search memories", before_request=_refuse, responses=documented(400, 503))
-async def search_by_query(  # noqa: PLR0913 - the parameters of the search
-    service: Service,
-    q: Annotated[str, Parameter(description="The question, as a person asks it; at least one word.")] = "",
-    ns: Namespace = DEFAULT_NAMESPACE,
-    limit: Annotated[int, Parameter(description="Most hits; 0: only the figures.")] = 10,
-    k1: Annotated[float, Parameter(description="BM25: how soon repetition of a term stops counting.")] = DEFAULT_K1,
-    b: Annotated[float, Parameter(description="BM25: how much long memories are held back, 0 to 1.")] = DEFAULT_B,
-    explain: Annotated[bool, Parameter(description="Add to each hit the numbers that its score comes from.")] = False,
-    author: Annotated[list[str] | None, _filter("author")] = None,
-    source_system: Annotated[list[str] | None, _filter("source system", "sourceSystem")] = None,
-    user_id: Annotated[list[str] | None, _filter("user", "userId")] = None,
-    session_id: Annotated[list[str] | None, _filter("session", "sessionId")] = None,
-    kind: Annotated[list[str] | None, _filter("kind")] = None,
-    tags: Annotated[list[str] | None, _filter("tag")] = None,
-    since: Annotated[str | None, Parameter(description=f"Only from this time on. {_TIME}")] = None,
-    until: Annotated[str | None, Parameter(description=f"Only before this time. {_TIME}")] = None,
-    min_importance: Annotated[
-        float | None, Parameter(query="minImportance", description="Only memories of at least this importance, 0 to 1.")
-    ] = None,
-) -> SearchResult:
+@get(
+    PATH,
+    summary="Search memories",
+    before_request=_refuse,
+    dependencies={"filters": FILTERS, "asked": SEARCH},
+    responses=documented(400, 503),
+)
+async def search_by_query(asked: SearchRequest, service: Service) -> SearchResult:
     """Find memories; a filter that is given several times means any of its values."""
-    request = SearchRequest(
-        q=q, ns=ns, limit=limit, k1=k1, b=b, explain=explain, author=author, source_system=source_system,
-        user_id=user_id, session_id=session_id, kind=kind, tags=tags, since=since, until=until,
-        min_importance=min_importance,
-    )  # fmt: skip
-    return await search(request, service)
+    return await search(asked, service)
+
+
+@get(
+    f"{PATH}/why",
+    summary="Ask why a memory is, or is not, among the hits of a search",
+    before_request=refuse_unknown,
+    dependencies={"filters": FILTERS, "asked": SEARCH},
+    responses=documented(400, 503),
+)
+async def why(
+    asked: SearchRequest,
+    service: Service,
+    memory_id: Annotated[str, Parameter(query="id", description="Id of the memory.")],
+) -> Why:
+    """Say of one memory where it stands and what it lost to, which filter it does not meet, or why it is not there."""
+    query = SearchQuery.from_request(asked, service.settings)
+    return await service.parts.explainer.why(parse_id(memory_id), query)
+
+
+@get(
+    "/memory/list",
+    summary="List memories, newest first",
+    before_request=refuse_unknown,
+    dependencies={"filters": FILTERS},
+    responses=documented(400, 503),
+)
+async def list_by_query(
+    filters: FilterRequest,
+    service: Service,
+    limit: Annotated[int, Parameter(description="Most memories of a page; 0: only the total.")] = 20,
+    cursor: Annotated[str | None, Parameter(description="The next of the page before.")] = None,
+) -> MemoryPage:
+    """List the memories that meet the filters by their timestamp, page by page."""
+    request = ListRequest(**msgspec.structs.asdict(filters), limit=limit, cursor=cursor)
+    return await service.parts.lister.page(ListQuery.from_request(request, service.settings))
+
+
+@post(
+    "/memory/list",
+    status_code=200,
+    summary="List memories, newest first (JSON)",
+    before_request=refuse_encoded,
+    responses=documented(400, 413, 415, 503),
+)
+async def list_by_body(data: ListRequest, service: Service) -> MemoryPage:
+    """List the memories that meet the filters by their timestamp, page by page."""
+    return await service.parts.lister.page(ListQuery.from_request(data, service.settings))

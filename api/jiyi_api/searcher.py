@@ -3,135 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from operator import attrgetter
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
 
 from jiyi import metrics
 from jiyi.analysis import TooManyTerms
 from jiyi.errors import InvalidQueryError
-from jiyi.scoring import average_length, idf
+from jiyi.memories import format_time
 from jiyi_api.documents import Documents
-from jiyi_api.ranking import Question, Ranked, choose_ranker
-from jiyi_api.stored import StoredMemory
+from jiyi_api.folding import fold
+from jiyi_api.hits import Explanation, Hit, IndexFigures, SearchResult, TimeFound
+from jiyi_api.orders import Order
+from jiyi_api.ranking import FOREVER_MS, choose_ranker
+from jiyi_api.rankings import Wanted, rank_snapshots
+from jiyi_api.time_words import find_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
-    from jiyi_api.columns import Journal
+    from jiyi_api.documents import Document
+    from jiyi_api.filters import Filters
     from jiyi_api.queries import SearchQuery
     from jiyi_api.ranking import Ranker
-    from jiyi_api.snapshots import Snapshot, SnapshotReader
+    from jiyi_api.rankings import Ranking
+    from jiyi_api.snapshots import SnapshotReader
+    from jiyi_api.time_words import TimeSpan
 
 _ATTEMPTS = 3
 """A hit that is rewritten between scoring and fetching is searched for again, this often."""
 _SEARCHED = {True: metrics.SEARCHES.labels("hits"), False: metrics.SEARCHES.labels("empty")}
-_MOST_EXPIRED = 1_000
-"""Expired memories are passed over until they are swept; behind more than this many, better ones stay hidden."""
+_MOST_PASSED_OVER = 1_000
+"""Expired memories are passed over until they are swept, and others are folded into better ones; behind more than this
+many, what comes next stays hidden."""
+_FIRST_LOOK = 100
+"""A document is looked for among so many of the best first, then among a hundred times as many."""
+_SPARE = 3
+"""So many times the limit is looked at first where hits are folded."""
 
 
-class MatchedTerm(msgspec.Struct, rename="camel"):
-    """What one term of the question contributes to a hit; the scores of all add up to the hit's.
-
-    `weight` is what the term counts in the question: 1, or less for what is no word (see `Analyzer.query_terms`).
-    """
-
-    term: str
-    tf: int
-    df: int
-    idf: float
-    weight: float
-    score: float
-
-
-class Explanation(msgspec.Struct, rename="camel"):
-    """The numbers that the parts of a score are made of; the formula is in `jiyi.scoring`."""
-
-    length: int
-    avgdl: float
-    docs: int
-    k1: float
-    b: float
-    formula: str = "weight * idf * tf*(k1+1) / (tf + k1*(1 - b + b*length/avgdl)), idf = ln(1 + (docs-df+0.5)/(df+0.5))"
-
-
-class Hit(StoredMemory, rename="camel", omit_defaults=True, kw_only=True):
-    """A memory that was found, and why."""
-
-    score: float
-    matched_terms: list[MatchedTerm]
-    explanation: Explanation | None = None
-
-
-class IndexFigures(msgspec.Struct, rename="camel"):
-    """Size of the namespace at the instant of the search."""
-
-    docs: int
-    avgdl: float
-
-
-class SearchResult(msgspec.Struct, rename="camel"):
-    """Hits, best first; `total` counts all matching memories."""
+class Found(NamedTuple):
+    """Hits that were fetched, best first, and how many others have expired or moved on meanwhile."""
 
     hits: list[Hit]
+    expired: int
+    moved: int
+
+
+class Placed(NamedTuple):
+    """The place of a document among all that match, from 1, and its hit; both None for one that does not match."""
+
+    rank: int | None
     total: int
-    took_ms: float
-    index: IndexFigures
-
-
-class PresentTerm(NamedTuple):
-    """A term of the question that some document has."""
-
-    term: str
-    df: int
-    idf: float
-    weight: float
-
-    @property
-    def worth(self) -> float:
-        """What one occurrence gives, before it is saturated."""
-        return self.idf * self.weight
-
-
-class Ranking(NamedTuple):
-    """What was found in a namespace at one instant; its numbers mean something in the epoch of `journal` alone.
-
-    `terms` are in the order of the columns of `found`.
-    """
-
-    found: Ranked
-    lengths: list[float]  # of the documents found
-    terms: list[PresentTerm]
-    size: int  # of the namespace, in documents
-    avgdl: float
-    moves: bytes
-    journal: Journal | None
-
-    @property
-    def total(self) -> int:
-        """How many documents match."""
-        return self.found.total
-
-    def hits(self) -> Iterator[tuple[int, list[MatchedTerm], int]]:
-        """Give number, terms and length of the documents, best first."""
-        docs, tfs, parts, _ = self.found
-        for doc, row, scores, length in zip(docs.tolist(), tfs.tolist(), parts.tolist(), self.lengths, strict=True):
-            matched = [
-                MatchedTerm(term.term, tf, term.df, term.idf, term.weight, score)
-                for term, tf, score in zip(self.terms, row, scores, strict=True)
-                if tf
-            ]
-            yield doc, matched, int(length)
-
-
-_WORTH = attrgetter("worth")
-_NOTHING = Ranked(np.empty(0, np.uint32), np.empty((0, 0), np.uint16), np.empty((0, 0)), 0)
-_UNKNOWN = Ranking(_NOTHING, [], [], 0, 0.0, b"", None)
+    hit: Hit | None
 
 
 class Searcher:
@@ -143,13 +74,12 @@ class Searcher:
         analyzer: Analyzer,
         reader: SnapshotReader,
         ranker: Ranker | None = None,
-        *,
-        document_bytes: int = 67_108_864,
+        documents: Documents | None = None,
     ) -> None:
         self._analyzer = analyzer
         self._reader = reader
         self._ranker = ranker or choose_ranker()
-        self._documents = Documents(database, document_bytes)
+        self._documents = documents or Documents(database)
 
     async def search(self, query: SearchQuery) -> SearchResult:
         """Find the best memories for a question. Scores are exact for the documents alive at that instant.
@@ -158,81 +88,153 @@ class Searcher:
         question of too many terms.
         """
         started = time.perf_counter()
-        try:
-            terms = self._analyzer.query_terms(query.text)
-        except TooManyTerms as error:
-            raise InvalidQueryError("q", str(error)) from None
-        wanted, rewritten = query.limit, 0
+        times = self.times(query)
+        tiers = self._tiers(query, self._terms(query.text), times)
+        limit, rewritten = query.limit * (_SPARE if query.folds else 1), 0
         while True:
-            ranking = await self.rank(query, terms, wanted)
-            hits, expired, moved = await self._fetch(query, ranking)
-            hits = hits[: query.limit]
-            rewritten += moved > 0
-            wider = min(query.limit + 2 * expired, _MOST_EXPIRED + query.limit)
-            if len(hits) == min(query.limit, ranking.total) or rewritten == _ATTEMPTS:
+            rankings = await self._rank(query.namespaces, tiers, limit)
+            total = sum(one.total for one in rankings[-1])
+            found = await self._fetch(query, rankings)
+            hits = await fold(found.hits, query, self._analyzer) if query.folds else found.hits[: query.limit]
+            rewritten += found.moved > 0
+            if len(hits) == min(query.limit, total) or rewritten == _ATTEMPTS:
                 break
-            if not moved and (ranking.found.docs.size == ranking.total or wider <= wanted):
-                break  # what is missing has expired
-            wanted = max(wanted, wider)
+            wider = 2 * limit if query.folds else query.limit + 2 * found.expired
+            wider = max(limit, min(wider, _MOST_PASSED_OVER + query.limit))
+            if not found.moved and (limit >= total or wider == limit):
+                break  # what is missing has expired, or is folded
+            limit = wider
         took_s = time.perf_counter() - started
         metrics.SEARCH_SECONDS.observe(took_s)
         _SEARCHED[bool(hits)].inc()
         metrics.HITS.observe(len(hits))
-        return SearchResult(hits, ranking.total, round(took_s * 1000, 3), IndexFigures(ranking.size, ranking.avgdl))
+        figures = IndexFigures(rankings[0][0].size, rankings[0][0].avgdl)
+        return SearchResult(hits, total, round(took_s * 1000, 3), figures, _told(times) if times else None)
+
+    async def place(self, query: SearchQuery, doc: int) -> Placed | None:
+        """Tell where a document of the first namespace stands among all that match; None when it is no longer there.
+
+        Errors as of `search`.
+        """
+        tiers = self._tiers(query, self._terms(query.text), self.times(query))
+        limit = _FIRST_LOOK
+        while True:
+            rankings = await self._rank([query.ns], tiers, limit)
+            ((journal, total),) = {(ranking.journal, ranking.total) for (ranking,) in rankings[-1:]}
+            if journal is None or doc >= journal.lengths.size or not math.isfinite(journal.lengths[doc]):
+                return None
+            before: set[int] = set()
+            for (ranking,) in rankings:
+                docs = [one for one in ranking.found.docs.tolist() if one not in before]
+                if doc in docs:
+                    place = ranking.found.docs.tolist().index(doc)
+                    found = await self._fetch(query, [[ranking.only(place)]])
+                    return Placed(len(before) + docs.index(doc) + 1, total, found.hits[0]) if found.hits else None
+                before.update(docs)
+            if limit >= total:
+                return Placed(None, total, None)
+            limit *= _FIRST_LOOK
 
     async def rank(self, query: SearchQuery, terms: Mapping[str, float], limit: int) -> Ranking:
-        """Score a snapshot by weighted terms: the index layer, one call to Redis when the columns are warm."""
-        reader = self._reader
-        wanted = [*terms, *(term for group in query.filters for term in group)]
-        if (known := reader.known(query.ns, wanted)) and (state := reader.ask_state(known)) is not None:
+        """Score a snapshot of the first namespace by weighted terms, to match any: the index layer.
+
+        One call to Redis when the columns are warm. Errors as of `search`.
+        """
+        ((ranking,),) = await self._rank([query.ns], [_wanted(query, terms)], limit)
+        return ranking
+
+    async def _rank(self, namespaces: Sequence[str], tiers: Sequence[Wanted], limit: int) -> list[list[Ranking]]:
+        """Rank snapshots of all namespaces, tier by tier; gives the rankings of each tier, namespace by namespace."""
+        reader, columns = self._reader, tiers[-1].columns
+        known = reader.known(namespaces[0], columns) if len(namespaces) == 1 else None
+        if known and (state := reader.ask_state(known)) is not None:
             # What is known is ranked while the server is asked whether it still holds: the question is sent as soon
             # as the loop gets a turn.
             try:
                 await asyncio.sleep(0)
                 if known.stands():
-                    ranking = self._rank(known, query, terms, limit)
+                    rankings = [rank_snapshots(self._ranker, [known], wanted, limit) for wanted in tiers]
                     if await reader.is_still(known, state):
-                        return ranking
+                        return rankings
             finally:
                 state.cancel()
-        async with reader.turn(query.ns):
-            snapshot = await reader.read(query.ns, wanted)
+        async with AsyncExitStack() as turns:
+            for ns in sorted(namespaces):  # in one order for all, or two searches could wait for each other
+                await turns.enter_async_context(reader.turn(ns))
+            snapshots = [await reader.read(ns, columns) for ns in namespaces]
             # No await from here on: the columns stand still.
-            return _UNKNOWN if snapshot is None else self._rank(snapshot, query, terms, limit)
+            return [rank_snapshots(self._ranker, snapshots, wanted, limit) for wanted in tiers]
 
-    def _rank(self, snapshot: Snapshot, query: SearchQuery, terms: Mapping[str, float], limit: int) -> Ranking:
-        docs, columns = snapshot.docs, snapshot.terms
-        avgdl = average_length(snapshot.tokens, docs)
-        present = [
-            PresentTerm(term, df, idf(docs, df), weight) for term, weight in terms.items() if (df := columns[term].df)
-        ]
-        present.sort(key=_WORTH, reverse=True)
-        found = self._ranker.rank(
-            Question(
-                journal=snapshot.journal,
-                columns=[columns[one.term] for one in present],
-                idfs=[one.worth for one in present],
-                filters=[[columns[term] for term in group] for group in query.filters],
-                k1=query.k1,
-                b=query.b,
-                avgdl=avgdl,
-                limit=limit,
-                since=query.since_ms,
-                until=query.until_ms,
-                floor=float(np.float32(query.min_importance)),  # as the index has it, or 0.7 is not at least 0.7
-            )
+    def _terms(self, text: str) -> dict[str, float]:
+        try:
+            return self._analyzer.query_terms(text)
+        except TooManyTerms as error:
+            raise InvalidQueryError("q", str(error)) from None
+
+    def _tiers(self, query: SearchQuery, terms: Mapping[str, float], times: Sequence[TimeSpan]) -> list[Wanted]:
+        """Say what is wanted, the best first; what an earlier tier has is not repeated by a later one."""
+        spans = tuple((one.since_ms, one.until_ms) for one in times)
+        order = None
+        if query.ranking is not None or (spans and query.time_words == "boost"):
+            order = Order(spans if query.time_words == "boost" else (), query.ranking, query.at_ms)
+        wanted = _wanted(query, terms)
+        wanted = msgspec.structs.replace(
+            wanted,
+            filters=self.filters(query, times),
+            order=order,
+            min_score=query.min_score,
         )
-        lengths = snapshot.journal.lengths[found.docs].tolist()
-        return Ranking(found, lengths, present, docs, avgdl, snapshot.moves, snapshot.journal)
+        if query.match == "any":
+            return [wanted]
+        required = [(term,) for term in self._analyzer.required_terms(query.text)]
+        complete = msgspec.structs.replace(wanted, required=required)
+        return [complete] if query.match == "all" else [complete, wanted]
 
-    async def _fetch(self, query: SearchQuery, ranking: Ranking) -> tuple[list[Hit], int, int]:
-        """Fetch the ranked documents; gives also how many have expired and how many have moved on."""
-        if ranking.journal is None or not ranking.found.docs.size:
-            return [], 0, 0
-        docs = ranking.found.docs.tolist()
-        documents, expired, moved = await self._documents.fetch(query.ns, docs, ranking.journal, ranking.moves)
-        hits = []
-        for doc, matched, length in ranking.hits():
+    @staticmethod
+    def filters(query: SearchQuery, times: Sequence[TimeSpan]) -> Filters:
+        """Give the filters of a question, and that of its time words if these shall filter."""
+        if query.time_words != "filter":
+            return query.filters
+        return query.filters.within([(one.since_ms, one.until_ms) for one in times])
+
+    @staticmethod
+    def times(query: SearchQuery) -> list[TimeSpan]:
+        """Find the time words of a question, if they are to count."""
+        if query.time_words == "off":
+            return []
+        return list(find_time(query.text, datetime.fromtimestamp(query.at_ms / 1000, UTC), query.zone))
+
+    async def _fetch(self, query: SearchQuery, tiers: Sequence[Sequence[Ranking]]) -> Found:
+        """Fetch the ranked documents and put those of all namespaces in one order, tier by tier."""
+        hits: list[Hit] = []
+        expired = moved = 0
+        seen: set[tuple[str, int]] = set()
+        for tier, rankings in enumerate(tiers):
+            ranked: list[tuple[float, int, int, Hit]] = []
+            for ns, ranking in zip(query.namespaces, rankings, strict=False):
+                if ranking.journal is None or not ranking.found.docs.size:
+                    continue
+                docs = ranking.found.docs.tolist()
+                fetched = await self._documents.fetch(ns, docs, ranking.journal, ranking.moves)
+                expired, moved = expired + fetched.expired, moved + fetched.moved
+                for hit, doc in self._hits(query, ranking, fetched.documents):
+                    if (ns, doc) in seen:
+                        continue
+                    seen.add((ns, doc))
+                    if len(query.namespaces) > 1:
+                        hit.ns = ns
+                    if len(tiers) > 1:
+                        hit.matched_all = tier == 0
+                    ranked.append((hit.score, int(ranking.journal.created[doc]), doc, hit))
+            if len(rankings) > 1:
+                ranked.sort(key=itemgetter(0, 1, 2), reverse=True)
+            hits += [hit for *_, hit in ranked]
+        return Found(hits, expired, moved)
+
+    def _hits(
+        self, query: SearchQuery, ranking: Ranking, documents: Mapping[int, Document]
+    ) -> Iterator[tuple[Hit, int]]:
+        for place, (doc, matched, length) in enumerate(ranking.hits()):
             if (document := documents.get(doc)) is None:
                 continue
             explanation = None
@@ -241,5 +243,26 @@ class Searcher:
             score = 0.0
             for term in matched:
                 score += term.score
-            hits.append(Hit(**document.fields, score=score, matched_terms=matched, explanation=explanation))
-        return hits, expired, moved
+            hit = Hit(**document.fields, score=score, matched_terms=matched, explanation=explanation)
+            if ranking.boosts is not None and (boost := ranking.boosts[place]) is not None:
+                hit.boost = boost
+                hit.score += boost.score
+            if ranking.factors is not None:
+                hit.factors = ranking.factors[place]
+                hit.score = hit.factors.score
+            yield hit, doc
+
+
+def _wanted(query: SearchQuery, terms: Mapping[str, float]) -> Wanted:
+    return Wanted(terms=terms, filters=query.filters, k1=query.k1, b=query.b)
+
+
+def _told(times: Sequence[TimeSpan]) -> list[TimeFound]:
+    return [
+        TimeFound(
+            one.text,
+            None if one.since_ms == -FOREVER_MS else format_time(one.since_ms),
+            None if one.until_ms == FOREVER_MS else format_time(one.until_ms),
+        )
+        for one in times
+    ]

@@ -21,10 +21,13 @@ from jiyi.logs import get_logger
 from jiyi.memories import DEFAULT_NAMESPACE
 from jiyi.producer import Producer
 from jiyi.streams import EventStream
+from jiyi_api.documents import Documents
+from jiyi_api.listing import Lister
 from jiyi_api.ranking import choose_ranker
 from jiyi_api.readiness import ReadinessReader
 from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import SnapshotReader
+from jiyi_api.why import Explainer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,6 +53,8 @@ class Parts(msgspec.Struct, frozen=True):
     replays: Replays
     snapshots: SnapshotReader
     searcher: Searcher
+    lister: Lister
+    explainer: Explainer
     readiness: ReadinessReader
 
 
@@ -117,8 +122,20 @@ class Service:
         snapshots = SnapshotReader(
             database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
         )
-        searcher = Searcher(database, analyzer, snapshots, ranker, document_bytes=settings.document_cache_bytes)
-        self._parts = Parts(database, analyzer, stream, producer, replays, snapshots, searcher, readiness)
+        documents = Documents(database, settings.document_cache_bytes)
+        searcher = Searcher(database, analyzer, snapshots, ranker, documents=documents)
+        self._parts = Parts(
+            database=database,
+            analyzer=analyzer,
+            stream=stream,
+            producer=producer,
+            replays=replays,
+            snapshots=snapshots,
+            searcher=searcher,
+            lister=Lister(snapshots, documents),
+            explainer=Explainer(database, analyzer, searcher, readiness),
+            readiness=readiness,
+        )
         self._tried.set()
         log.info("reader_started", analyzer=analyzer.fingerprint, kernel=ranker.name)
         await readiness.wakeups.run()

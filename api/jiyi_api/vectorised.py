@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jiyi_api.ranking import Question, Ranked
+from jiyi_api.ranking import Question, Ranked, Scored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,10 +24,20 @@ class NumpyRanker:
 
     def rank(self, question: Question) -> Ranked:
         """See `Ranker`."""
+        matching, scores = self.score_all(question)
+        created = question.journal.created
+        found = self.explain(question, _best(matching, scores, created[matching], question.limit))
+        best, parts = found.docs, found.parts
+        totals = parts.cumsum(axis=1)[:, -1] if parts.size else np.zeros(best.size)  # one after the other, as all do
+        order = np.lexsort((best, created[best], totals))[::-1]
+        return Ranked(best[order], found.tfs[order], parts[order], int(matching.size))
+
+    def score_all(self, question: Question) -> Scored:
+        """See `Ranker`."""
         journal = question.journal
         if self._scores.size < journal.lengths.size:
             self._scores = np.zeros(journal.lengths.size * 5 // 4, np.float32)
-        allowed = self._allowed(question)
+        allowed = allowed_documents(question)
         scores = self._scores
         base, slope = np.float32(question.base), np.float32(question.slope)
         weights = (np.array(question.idfs) * (question.k1 + 1.0)).astype(np.float32)
@@ -41,31 +51,35 @@ class NumpyRanker:
         matching = np.unique(np.concatenate(touched)) if touched else np.empty(0, np.uint32)
         found = scores[matching]
         scores[matching] = 0.0
-        best = _best(matching, found, journal.created[matching], question.limit)
-        tfs = np.array([_frequencies(column, best) for column in question.columns], np.uint16)
-        tfs = tfs.reshape(len(question.columns), best.size).T
-        parts = _parts(question, best, tfs)
-        totals = parts.cumsum(axis=1)[:, -1] if parts.size else np.zeros(best.size)  # one after the other, as all do
-        order = np.lexsort((best, journal.created[best], totals))[::-1]
-        return Ranked(best[order], tfs[order], parts[order], int(matching.size))
+        return Scored(matching, found)
+
+    def explain(self, question: Question, docs: NDArray[np.uint32]) -> Ranked:
+        """See `Ranker`."""
+        tfs = np.array([_frequencies(column, docs) for column in question.columns], np.uint16)
+        tfs = tfs.reshape(len(question.columns), docs.size).T
+        return Ranked(docs, tfs, _parts(question, docs, tfs), docs.size)
 
     def warm_up(self) -> None:
         """There is nothing to compile."""
 
-    @staticmethod
-    def _allowed(question: Question) -> NDArray[np.bool_]:
-        """Which document numbers may be found."""
-        journal = question.journal
-        allowed = np.isfinite(journal.lengths)
-        for group in question.filters:
-            passing = np.zeros(allowed.size, np.bool_)
-            for column in group:
-                passing[column.docs] = True
-            allowed &= passing
-        if question.is_narrowed:
-            allowed &= (journal.created >= question.since) & (journal.created < question.until)
-            allowed &= journal.importance >= question.floor
-        return allowed
+
+def allowed_documents(question: Question) -> NDArray[np.bool_]:
+    """Tell of each document number whether it is alive and meets all conditions but the terms."""
+    journal = question.journal
+    allowed = np.isfinite(journal.lengths)
+    for group in question.filters:
+        passing = np.zeros(allowed.size, np.bool_)
+        for column in group:
+            passing[column.docs] = True
+        allowed &= passing
+    for column in question.excluded:
+        allowed[column.docs] = False
+    if question.spans:
+        inside = [(begin <= journal.created) & (journal.created < end) for begin, end in question.spans]
+        allowed &= np.logical_or.reduce(inside)
+    if question.floor > 0.0:
+        allowed &= journal.importance >= question.floor
+    return allowed
 
 
 def _best(

@@ -83,6 +83,19 @@ class Analyzer:
             raise TooManyTerms(len(weights), self._max_terms)
         return weights
 
+    def required_terms(self, text: str) -> list[str]:
+        """Return those of the `query_terms` that a text must have to say all that the question says.
+
+        Left out is what a net of Han characters and pairs has besides the words: pairs across the border of two words,
+        and characters of a word. Where the segmenter knows no word, the pairs count. Errors as in `query_terms`.
+        """
+        weights = self.query_terms(text)
+        required: dict[str, None] = {}
+        for number, part in enumerate(split_han(normalise(text))):
+            terms = self._han_runs.words(part) if number % 2 else [one.term for one in self._identifiers.tokens(part)]
+            required |= dict.fromkeys(term for term in terms if term in weights)
+        return list(required or weights)
+
     def explain(self, text: str) -> list[Token]:
         """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""
         tokens = list(self._tokens(normalise(text)))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 from jiyi.analysis import stop_words
 from jiyi.analysis.han_folding import open_folding
@@ -71,6 +72,27 @@ class HanRuns:
         for character in run:
             if character in stop_words.COMMON_HAN:
                 yield Token(character, "stop", character)
+
+    def words(self, run: str) -> list[str]:
+        """Return the words of any Han run that are terms, without what the net has besides; stop words included.
+
+        A word that is left to its pairs gives these, and so do adjacent characters that are no words.
+        """
+        run = self._fold(run)
+        words = self._words(run)
+        if not self._bigrams:
+            return words
+        net, found = set(self._net(run, words)), []
+        single = ""
+        for word in [*words, ""]:
+            if len(word) == 1:
+                single += word
+                continue
+            for piece in (single, word):
+                pairs = [first + second for first, second in pairwise(piece) if first + second in net]
+                found += pairs or [character for character in piece if character in net]
+            single = ""
+        return found
 
     def _terms(self, run: str) -> list[str]:
         run = self._fold(run)

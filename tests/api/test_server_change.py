@@ -95,7 +95,7 @@ async def test_a_namespace_made_anew_between_ranking_and_fetching_gives_no_old_s
     assert ranking.total == 2
     await database.flushall()
     await index.write_all({"a": "redis", "b": "redis redis redis"})
-    hits, expired, moved = await searcher._fetch(query, ranking)
+    hits, expired, moved = await searcher._fetch(query, [[ranking]])
     assert (hits, expired, moved) == ([], 0, 2)
     found = await scores(searcher, "redis")
     assert found == await scores(searcher_on(database, analyzer), "redis")

@@ -12,7 +12,9 @@ from jiyi import keys
 from jiyi.errors import AnalyzerMismatchError, InvalidQueryError, UnavailableError
 from jiyi.settings import Settings
 from jiyi_api import documents, snapshots
+from jiyi_api import searcher as searcher_module
 from jiyi_api.columns import ColumnCache, Journal
+from jiyi_api.documents import Documents
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import SnapshotReader
@@ -30,7 +32,7 @@ def asked(q, **fields):
 
 def searcher_on(database, analyzer, cache_bytes=2**20, document_bytes=2**20):
     reader = SnapshotReader(database, analyzer.fingerprint, cache_bytes)
-    return Searcher(database, analyzer, reader, document_bytes=document_bytes)
+    return Searcher(database, analyzer, reader, documents=Documents(database, document_bytes))
 
 
 async def scores(searcher, q, **fields):
@@ -193,10 +195,10 @@ async def test_a_memory_rewritten_while_it_is_fetched_is_searched_for_again(data
     await index.write_all({"m": "redis old", "n": "redis"})
     fetch, rewrites = searcher._fetch, ["redis newer", "redis newest"]
 
-    async def rewrite_then_fetch(query, ranking):
+    async def rewrite_then_fetch(query, rankings):
         if rewrites:
             await index.write("m", rewrites.pop(0))
-        return await fetch(query, ranking)
+        return await fetch(query, rankings)
 
     monkeypatch.setattr(searcher, "_fetch", rewrite_then_fetch)
     result = await searcher.search(asked("redis old newer newest"))
@@ -209,10 +211,10 @@ async def test_a_memory_that_is_rewritten_without_end_is_left_out_and_nothing_el
     await index.write_all({"m": "redis", "n": "redis"})
     fetch, calls = searcher._fetch, []
 
-    async def rewrite_then_fetch(query, ranking):
+    async def rewrite_then_fetch(query, rankings):
         calls.append(1)
         await index.write("m", f"redis {len(calls)}")
-        return await fetch(query, ranking)
+        return await fetch(query, rankings)
 
     monkeypatch.setattr(searcher, "_fetch", rewrite_then_fetch)
     result = await searcher.search(asked("redis"))
@@ -226,12 +228,12 @@ async def test_ids_cached_in_one_epoch_are_not_those_of_the_next(database, analy
     await index.write_all({"old": "redis"})
     query = asked("redis")
     ranking = await searcher.rank(query, {"redi": 1.0}, 10)
-    hits, _, _ = await searcher._fetch(query, ranking)
+    hits, _, _ = await searcher._fetch(query, [[ranking]])
     assert [hit.id for hit in hits] == ["old"]
     await database.flushall()
     await index.write_all({"new": "queue"})
     assert await scores(searcher, "queue") != {}
-    hits, _, moved = await searcher._fetch(query, ranking)
+    hits, _, moved = await searcher._fetch(query, [[ranking]])
     assert (hits, moved) == ([], 1)
 
 
@@ -332,18 +334,19 @@ async def test_columns_that_are_read_further_while_the_question_is_sent_are_not_
     index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
     await index.write_all({f"m{i}": "redis stream" for i in range(20)})
     await scores(searcher, "redis stream")
-    reader, ask_state, rank, ranked = searcher._reader, searcher._reader.ask_state, searcher._rank, []
+    reader, ask_state, rank, ranked = searcher._reader, searcher._reader.ask_state, searcher_module.rank_snapshots, []
 
     def begin_to_read(known):
         next(iter(known.terms.values())).as_of = None
         return ask_state(known)
 
-    def watch(snapshot, *rest):
+    def watch(ranker, snapshots, *rest):
+        (snapshot,) = snapshots
         ranked.append({column.as_of == snapshot.changes for column in snapshot.terms.values()})
-        return rank(snapshot, *rest)
+        return rank(ranker, snapshots, *rest)
 
     monkeypatch.setattr(reader, "ask_state", begin_to_read)
-    monkeypatch.setattr(searcher, "_rank", watch)
+    monkeypatch.setattr(searcher_module, "rank_snapshots", watch)
     assert len(await scores(searcher, "redis stream")) == 20
     assert ranked == [{True}]
 

@@ -79,7 +79,7 @@ async def scores(database, ns, reader, words, **filters):
     for word in words:
         query = SearchQuery.from_request(SearchRequest(q=word, ns=ns, limit=100, **filters), Settings())
         ranking = await searcher.rank(query, {word: 1.0}, 100)
-        hits = (await searcher._fetch(query, ranking))[0]
+        hits = (await searcher._fetch(query, [[ranking]]))[0]
         found[word] = {hit.id: hit.score for hit in hits}
         assert len(hits) == ranking.total
     return found
