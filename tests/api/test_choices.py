@@ -1,0 +1,237 @@
+"""What a search may be asked for besides words: filters on tags, several namespaces, orders, matching and folding."""
+
+import json
+from urllib.parse import urlencode
+
+import pytest
+
+from api.test_search import naive_scores
+from jiyi_api.orders import TIME_BOOST
+
+pytestmark = pytest.mark.anyio
+
+NOW = "2026-05-20T12:00:00Z"
+
+
+def ids(body):
+    return [hit["id"] for hit in body["hits"]]
+
+
+TAGGED = {"none": [], "x": ["x"], "y": ["y"], "xy": ["x", "y"], "xyz": ["x", "y", "z"]}
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"tags": ["x", "z"]}, {"x", "xy", "xyz"}),
+        ({"tagsAll": ["x", "y"]}, {"xy", "xyz"}),
+        ({"tagsAll": "z"}, {"xyz"}),
+        ({"tagsNone": ["x"]}, {"none", "y"}),
+        ({"tagsNone": ["y", "z"]}, {"none", "x"}),
+        ({"tagsNone": ["no such"]}, set(TAGGED)),
+        ({"tagsAll": ["x", "no such"]}, set()),
+        ({"tags": ["x"], "tagsAll": ["y"], "tagsNone": ["z"]}, {"xy"}),
+        ({"tagsAll": []}, set(TAGGED)),
+        ({"tagsNone": []}, set(TAGGED)),
+    ],
+)
+async def test_tags_of_which_any_all_or_none_are_wanted(index, reader, filters, expected):
+    for name, tags in TAGGED.items():
+        await index.write(name, "redis", tags=tags)
+    body = reader.search("redis", **filters)
+    assert (set(ids(body)), body["total"]) == (expected, len(expected))
+    assert set(ids(reader.get("/memory/search", q="redis", **filters).body)) == expected
+    listed = reader.post("/memory/list", filters).body
+    assert ({memory["id"] for memory in listed["memories"]}, listed["total"]) == (expected, len(expected))
+
+
+async def test_several_namespaces_score_as_one_index_of_all(index, reader, analyzer):
+    one = {"a": "redis stream", "b": "redis redis memory of agents"}
+    two = {"c": "stream", "d": "redis stream stream 超时"}
+    await index.write_all(one, ns="one")
+    await index.write_all(two, ns="two")
+    await index.write_all({"secret": "redis stream"}, ns="three")
+    body = reader.search("redis stream", namespaces=["one", "two"])
+    expected = naive_scores(analyzer, one | two, "redis stream")
+    assert {hit["id"]: hit["score"] for hit in body["hits"]} == pytest.approx(expected, abs=1e-9)
+    assert ids(body) == sorted(expected, key=expected.get, reverse=True)
+    assert {hit["id"]: hit["ns"] for hit in body["hits"]} == {"a": "one", "b": "one", "c": "two", "d": "two"}
+    assert (body["total"], body["index"]["docs"]) == (4, 4)
+    assert ids(reader.search("redis stream", namespaces=["one", "two"], limit=2)) == ids(body)[:2]
+    assert ids(reader.search("redis stream", namespaces=["nobody", "two", "two"])) == ["d", "c"]
+    assert "ns" not in reader.search("redis", ns="one")["hits"][0]
+    assert reader.get("/memory/search", q="redis stream", namespaces=["two", "one"]).body["total"] == 4
+
+
+async def test_namespaces_beside_ns_are_refused(reader):
+    """A gateway that sets ns relies on it."""
+    for target in ("/memory/search?q=redis&", "/memory/list?"):
+        answer = reader.request("GET", f"{target}ns=mine&namespaces=theirs")
+        assert answer.error == (400, "invalid_query", "namespaces: is given beside ns; give one of them")
+    many = [f"n{i}" for i in range(17)]
+    assert reader.post("/memory/search", {"q": "redis", "namespaces": many}).error[0] == 400
+    assert reader.post("/memory/search", {"q": "redis", "namespaces": []}).error[0] == 400
+
+
+async def test_all_words_or_those_with_all_first(index, reader):
+    await index.write("long", "redis 超时 " + "filler words of a long memory " * 20)
+    await index.write("redis", "redis redis redis")
+    await index.write("timeout", "超时 超时")
+    await index.write("neither", "stream")
+    assert ids(reader.search("redis 超时"))[-1] == "long"
+    assert ids(reader.search("redis 超时", match="all")) == ["long"]
+    auto = reader.search("redis 超时", match="auto")
+    assert ids(auto)[0] == "long"
+    assert set(ids(auto)) == {"long", "redis", "timeout"}
+    assert [hit["matchedAll"] for hit in auto["hits"]] == [True, False, False]
+    assert auto["total"] == 3
+    assert len(ids(reader.search("redis 超时", match="auto", limit=2))) == 2
+    assert ids(reader.search("redis absent", match="all")) == []
+    assert "matchedAll" not in reader.search("redis", match="all")["hits"][0]
+
+
+async def test_all_words_does_not_ask_for_what_the_net_has_besides(index, reader):
+    """鉴权的方案 holds both words of 鉴权方案, though not the pair 权方 that stands across their border."""
+    await index.write_all({"both": "鉴权的方案", "one": "鉴权的日志", "name": "张工说的", "other": "张三和工人"})
+    assert ids(reader.search("鉴权方案", match="all")) == ["both"]
+    assert ids(reader.search("张工", match="all")) == ["name"]
+
+
+async def test_a_minimum_score_leaves_out_what_is_below_and_counts_the_rest(index, reader):
+    await index.write_all({f"m{i}": "redis" + " filler" * i for i in range(10)})
+    scores = [hit["score"] for hit in reader.search("redis")["hits"]]
+    for at in (0, 4, 9):
+        body = reader.search("redis", minScore=scores[at])
+        assert ([hit["score"] for hit in body["hits"]], body["total"]) == (scores[: at + 1], at + 1)
+    assert reader.search("redis", minScore=scores[0] * 1.01)["total"] == 0
+    assert reader.search("redis", minScore=scores[3], limit=0)["total"] == 4
+
+
+async def test_memory_ranking_weighs_what_it_says(index, reader):
+    await index.write("old", "redis", timestamp="2026-03-21T12:00:00Z", importance=1.0, kind="fact")
+    await index.write("new", "redis", timestamp=NOW, importance=0.0)
+    await index.write("long", "redis and more words", timestamp=NOW, importance=0.5)
+
+    def ranked(**ranking):
+        body = reader.search("redis", rank="memory", at=NOW, **({"ranking": ranking} if ranking else {}))
+        for hit in body["hits"]:
+            factors = hit["factors"]
+            assert hit["score"] == sum(factors[name]["score"] for name in ("relevance", "importance", "freshness"))
+            for factor in factors.values():
+                assert factor["score"] == factor["value"] * factor["weight"]
+        assert [hit["score"] for hit in body["hits"]] == sorted((hit["score"] for hit in body["hits"]), reverse=True)
+        return {hit["id"]: hit for hit in body["hits"]}
+
+    found = ranked()
+    assert found["old"]["score"] == pytest.approx(0.6 + 0.25 + 0.15 / 4)  # sixty days are two half-lives
+    assert found["new"]["score"] == pytest.approx(0.6 + 0.15)
+    assert found["old"]["factors"]["freshness"] | {"score": 0} == {
+        "value": 0.25, "weight": 0.15, "score": 0, "ageDays": 60.0, "halfLifeDays": 30.0,
+    }  # fmt: skip
+    assert list(ranked(weights={"relevance": 0, "importance": 0, "freshness": 1}))[-1] == "old"
+    kinds = {"fact": {"halfLifeDays": 60, "weights": {"relevance": 0, "importance": 0, "freshness": 1}}}
+    own = ranked(kinds=kinds)
+    assert own["old"]["score"] == pytest.approx(0.5)
+    assert own["new"]["score"] == pytest.approx(0.75)
+    by_query = reader.get("/memory/search", q="redis", rank="memory", at=NOW, ranking=json.dumps({"kinds": kinds}))
+    assert {hit["id"]: hit["score"] for hit in by_query.body["hits"]} == {n: hit["score"] for n, hit in own.items()}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rank", "vector", ""),
+        ("match", "some", ""),
+        ("timeWords", "yes", ""),
+        ("ranking", {"halfLifeDays": 30}, "rank=memory"),
+        ("collapse", "content", "near, or one of author"),
+        ("perSession", 0, "1 or more"),
+        ("minScore", "nan", "number"),
+        ("snippet", -1, "characters"),
+        ("tz", "Mars/Olympus", "Asia/Shanghai"),
+        ("tz", "../../etc/passwd", "Asia/Shanghai"),
+        ("at", "yesterday", ""),
+    ],
+)
+async def test_a_choice_that_there_is_not_is_refused_by_name(reader, field, value, message):
+    answer = reader.post("/memory/search", {"q": "redis", field: value})
+    assert answer.error[0] == 400
+    assert field in answer.error[2]
+    assert message in answer.error[2]
+    if not isinstance(value, dict):
+        assert reader.get("/memory/search", q="redis", **{field: value}).error[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("ranking", "message"),
+    [
+        ({"halfLifeDays": 0}, "halfLifeDays"),
+        ({"weights": {"relevance": -1}}, "weights.relevance"),
+        ({"kinds": {"fact": {"halfLifeDays": -1}}}, "kinds.fact.halfLifeDays"),
+        ({"weight": {}}, "weight"),
+        ("{", "JSON"),
+    ],
+)
+async def test_a_ranking_that_gives_no_order_is_refused(reader, ranking, message):
+    answer = reader.post("/memory/search", {"q": "redis", "rank": "memory", "ranking": ranking})
+    assert answer.error[0] == 400
+    assert message in answer.error[2]
+
+
+async def test_near_duplicates_are_folded_into_the_best_and_counted(index, reader):
+    text = "张工 说 redis 的 超时 是 连接池 太小 引起 的 已经 改成 两百"
+    await index.write_all(
+        {"a": text, "b": text + "。", "c": text + " 了解", "d": "redis 超时 的 另 一件 事 与 此 无关"}
+    )
+    plain = reader.search("redis 超时")
+    assert "folded" not in plain["hits"][0]
+    body = reader.search("redis 超时", collapse="near")
+    assert len(ids(body)) == 2
+    (folding,) = [hit for hit in body["hits"] if "folded" in hit]
+    assert folding["folded"]["count"] == 2
+    assert set(folding["folded"]["ids"]) | {folding["id"]} == {"a", "b", "c"}
+    assert body["total"] == 4
+    assert len(ids(reader.search("redis 超时", collapse="near", limit=1))) == 1
+
+
+async def test_hits_of_one_source_or_session_are_folded(index, reader):
+    for i in range(30):
+        await index.write(f"m{i}", "redis" + " filler" * i, session_id=f"s{i % 3}", source_system="chat")
+    await index.write("alone", "redis" + " filler" * 40)
+    assert ids(reader.search("redis", collapse="sourceSystem")) == ["m0", "alone"]
+    assert reader.search("redis", collapse="sourceSystem")["hits"][0]["folded"]["count"] == 29
+    body = reader.search("redis", perSession=2, limit=20)
+    assert ids(body) == ["m0", "m1", "m2", "m3", "m4", "m5", "alone"]
+    assert [hit.get("folded", {}).get("count") for hit in body["hits"]] == [8, 8, 8, None, None, None, None]
+    assert ids(reader.search("redis", perSession=1, limit=4)) == ["m0", "m1", "m2", "alone"]
+
+
+async def test_time_words_favour_filter_or_do_nothing(index, reader):
+    await index.write("then", "redis 超时", timestamp="2026-05-13T10:00:00+08:00")
+    await index.write("now", "redis 超时", timestamp="2026-05-20T10:00:00+08:00")
+    asked = {"q": "上周 redis 超时", "at": "2026-05-20T12:00:00+08:00", "tz": "Asia/Shanghai"}
+
+    def found(**choice):
+        return reader.post("/memory/search", asked | choice).body
+
+    off, boost, only = found(timeWords="off"), found(), found(timeWords="filter")
+    assert (ids(off), ids(boost), ids(only)) == (["now", "then"], ["then", "now"], ["then"])
+    assert "timeWords" not in off
+    told = [{"text": "上周", "since": "2026-05-10T16:00:00.000Z", "until": "2026-05-17T16:00:00.000Z"}]
+    assert boost["timeWords"] == only["timeWords"] == told
+    bm25 = {hit["id"]: hit["score"] for hit in off["hits"]}
+    then, now = boost["hits"]
+    assert then["boost"] == {"factor": TIME_BOOST, "score": bm25["then"] * TIME_BOOST}
+    assert then["score"] == sum(term["score"] for term in then["matchedTerms"]) + then["boost"]["score"]
+    assert (now["score"], "boost" in now) == (bm25["now"], False)
+    assert only["total"] == 1
+    since = {"since": "2026-05-14", "timeWords": "filter"}
+    assert found(**since)["total"] == 0
+    by_query = reader.request("GET", f"/memory/search?{urlencode(asked)}").body
+    assert by_query["hits"] == boost["hits"]
+
+
+async def test_a_question_of_nothing_but_time_words_finds_what_says_them(index, reader):
+    await index.write("m", "上周 的 讨论", timestamp="2026-05-13")
+    body = reader.post("/memory/search", {"q": "上周", "at": NOW}).body
+    assert ids(body) == ["m"]

@@ -1,0 +1,109 @@
+"""Why a memory was found, or was not."""
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def filled(index, reader):
+    await index.write("best", "redis 超时", author="张工", timestamp="2026-05-13")
+    await index.write("next", "redis 超时 的 讨论 很 长 很 长", tags=["x"], importance=0.2)
+    await index.write("other", "今天 的 午饭")
+    await index.write("gone", "redis")
+    await index.delete("gone")
+    await index.write("expired", "redis", expires_at="2020-01-01")
+    return reader
+
+
+def why(reader, memory_id, q="redis 超时", **asked):
+    answer = reader.get("/memory/search/why", id=memory_id, q=q, **asked)
+    assert answer.status == 200, answer.raw
+    assert answer.body["id"] == memory_id
+    assert answer.body["reason"]
+    return answer.body
+
+
+async def test_a_hit_has_its_rank_and_what_stands_before_it(filled):
+    first, second = why(filled, "best"), why(filled, "next")
+    assert (first["verdict"], first["rank"], first["total"], first.get("lostTo")) == ("found", 1, 3, None)
+    assert (second["verdict"], second["rank"]) == ("found", 2)
+    assert [hit["id"] for hit in second["lostTo"]] == ["best"]
+    (hit,) = [hit for hit in filled.search("redis 超时")["hits"] if hit["id"] == "next"]
+    assert second["hit"] == hit
+
+
+async def test_an_outranked_memory_has_what_it_lost_to(filled):
+    found = why(filled, "next", limit=1)
+    assert (found["verdict"], found["rank"], found["total"]) == ("outranked", 2, 3)
+    assert [hit["id"] for hit in found["lostTo"]] == ["best"]
+    assert found["hit"]["score"] < found["lostTo"][0]["score"]
+
+
+async def test_what_shares_no_term_has_both_lists(filled):
+    found = why(filled, "other")
+    assert found["verdict"] == "no_shared_term"
+    assert "redi" in found["questionTerms"]
+    assert "午饭" in found["memoryTerms"]
+    assert not set(found["questionTerms"]) & set(found["memoryTerms"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameter"),
+    [
+        ({"author": "李"}, "author"),
+        ({"tags": "x"}, "tags"),
+        ({"tagsAll": ["x", "y"]}, "tagsAll"),
+        ({"since": "2026-05-14"}, "since, until"),
+        ({"until": "2026-05-13"}, "since, until"),
+        ({"minImportance": 0.6}, "minImportance"),
+        ({"q": "昨天 redis", "timeWords": "filter", "at": "2026-05-20"}, "since, until"),
+        ({"q": "redis absent", "match": "all"}, "match"),
+    ],
+)
+async def test_a_filter_that_is_not_met_is_named(filled, asked, parameter):
+    found = why(filled, "best", **asked)
+    assert found["verdict"] == "filtered"
+    assert {one["parameter"] for one in found["conditions"]} == {parameter}
+    assert parameter in found["reason"] or parameter == "match"
+
+
+async def test_a_filter_that_forbids_a_tag_is_named(filled):
+    found = why(filled, "next", tagsNone="x", author="李")
+    assert [one["parameter"] for one in found["conditions"]] == ["author", "tagsNone"]
+    assert found["conditions"][1]["has"] == "x"
+
+
+async def test_a_memory_that_cannot_be_found_says_its_state(filled, index):
+    assert why(filled, "gone")["verdict"] == "deleted"
+    assert why(filled, "expired")["verdict"] == "deleted"
+    assert why(filled, "expired")["reason"] == "expired"
+    assert why(filled, "nobody")["verdict"] == "unknown"
+    assert why(filled, "best", ns="elsewhere")["verdict"] == "unknown"
+
+
+async def test_a_score_that_is_too_low_and_a_memory_that_is_folded(filled, index):
+    assert why(filled, "next", minScore=1000)["verdict"] == "below_min_score"
+    await index.write("twin", "redis 超时。")
+    found = {name: why(filled, name, collapse="near") for name in ("best", "twin")}
+    assert sorted(one["verdict"] for one in found.values()) == ["folded", "found"]
+    (folded,) = [one for one in found.values() if one["verdict"] == "folded"]
+    assert folded["lostTo"][0]["folded"]["ids"] == [folded["id"]]
+
+
+async def test_those_with_every_word_rank_before(filled, index):
+    await index.write("many", "redis redis redis")
+    assert why(filled, "many", match="auto")["rank"] > why(filled, "next", match="auto")["rank"]
+
+
+async def test_what_cannot_be_answered_is_refused(filled):
+    assert filled.get("/memory/search/why", q="redis").error[0] == 400
+    assert filled.get("/memory/search/why", id="best").error[0] == 400
+    assert filled.get("/memory/search/why", id="best", q="redis", namespaces=["a", "b"]).error[0] == 400
+    assert filled.get("/memory/search/why", id="best", q="redis", nonsense=1).error[0] == 400
+
+
+async def test_the_rank_is_right_far_behind(index, reader):
+    await index.write_all({f"m{i:03}": "redis" + " filler" * i for i in range(250)})
+    assert why(reader, "m249", q="redis")["rank"] == 250
+    assert why(reader, "m120", q="redis")["rank"] == 121
