@@ -1,13 +1,14 @@
 """Han runs: unbroken stretches of Han characters, and the terms in them."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from jiyi.analysis import stop_words
 from jiyi.analysis.han_folding import open_folding
 from jiyi.analysis.segmenters import Segmenter
-from jiyi.analysis.tokens import MAX_TERM_LENGTH, Rule, Token
+from jiyi.analysis.tokens import MAX_TERM_LENGTH, Place, Rule, Token
 
 # The longest run that a segmenter sees at once, in characters. Its search for new words copies the path at every
 # character, so a run of 100,000 rare ones would take quadratic time; no sentence comes near this length.
@@ -48,6 +49,7 @@ class HanRuns:
 
     def __init__(self, segmenter: Segmenter, *, bigrams: bool) -> None:
         self._search = segmenter.search
+        self._segmenter = segmenter
         self._bigrams = bigrams
         self._fold = open_folding()
         self._remembered = lru_cache(_REMEMBERED)(self._terms)
@@ -71,6 +73,40 @@ class HanRuns:
         for character in run:
             if character in stop_words.COMMON_HAN:
                 yield Token(character, "stop", character)
+
+    def places(self, run: str, wanted: Collection[str], *, stop: bool = False) -> Iterator[Place]:
+        """Yield where `tokens(run)` have a term of `wanted`: of the stop words if `stop`, else of all others."""
+        run = self._fold(run)
+        words = set()
+        for term in wanted:
+            if term not in run:
+                continue
+            if self._is_of_the_net(term, stop=stop):
+                yield from _occurrences(run, term)
+            elif self._is_of_the_words(term, stop=stop):
+                words.add(term)
+        if words:
+            yield from self._located(run, words)
+
+    def _is_of_the_net(self, term: str, *, stop: bool) -> bool:
+        """Tell whether every occurrence of `term` in a folded run is one of its tokens, whatever stands around."""
+        are_common = [character in stop_words.COMMON_HAN for character in term]
+        return self._bigrams and are_common in ([[True]] if stop else [[False], [False, False], [True, True]])
+
+    def _is_of_the_words(self, term: str, *, stop: bool) -> bool:
+        """Tell whether `term` is a token where the segmenter finds it, and only there."""
+        if not self._bigrams:
+            return (term in stop_words.HAN) is stop
+        are_common = {character in stop_words.COMMON_HAN for character in term}
+        return not stop and len(term) == len(are_common) == _PAIR and term not in stop_words.HAN
+
+    def _located(self, run: str, words: AbstractSet[str]) -> Iterator[Place]:
+        start = 0
+        for piece in _pieces(run):
+            for word, begin, end in [(piece, 0, 1)] if _uncommon(piece) else self._segmenter.locate(piece):
+                if word in words:
+                    yield Place(start + begin, start + end, word)
+            start += len(piece)
 
     def _terms(self, run: str) -> list[str]:
         run = self._fold(run)
@@ -99,3 +135,10 @@ class HanRuns:
         for piece in _pieces(run):
             words += (piece,) if _uncommon(piece) else self._search(piece)
         return [word for word in words if len(word) <= MAX_TERM_LENGTH]
+
+
+def _occurrences(run: str, term: str) -> Iterator[Place]:
+    start = run.find(term)
+    while start >= 0:
+        yield Place(start, start + len(term), term)
+        start = run.find(term, start + 1)
