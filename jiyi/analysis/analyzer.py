@@ -106,15 +106,12 @@ class Analyzer:
         return sorted(Place(aligned.start(start), aligned.end(end), term) for start, end, term in places)
 
     def _places(self, text: str, wanted: set[str], *, stop: bool) -> Iterator[Place]:
-        han = [term for term in wanted if find_han(term)]
+        yield from self._han_runs.places(text, filter(find_han, wanted), stop=stop)
         start = 0
         for number, part in enumerate(split_han(text)):
             if number % 2 == 0:
-                found = self._identifiers.places(part, wanted, stop=stop)
-            else:
-                found = self._han_runs.places(part, han, stop=stop)
-            for begin, end, term in found:
-                yield Place(start + begin, start + end, term)
+                for begin, end, term in self._identifiers.places(part, wanted, stop=stop):
+                    yield Place(start + begin, start + end, term)
             start += len(part)
 
     def _tokens(self, text: str) -> Iterator[Token]:

@@ -1,7 +1,7 @@
 """Han runs: unbroken stretches of Han characters, and the terms in them."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
@@ -28,6 +28,7 @@ split_han = re.compile(f"([{_HAN}]+)").split
 split_common_han = re.compile(f"([{_COMMON}]+)").split
 """Like `split_han`, but uncommon Han characters stay in the non-Han pieces."""
 find_han = re.compile(f"[{_HAN}]").search
+_runs = re.compile(f"[{_HAN}]+").finditer
 
 _pieces = re.compile(f"[{_COMMON}]{{1,{MAX_RUN_LENGTH}}}|[^{_COMMON}]").findall
 _uncommon = re.compile(f"[^{_COMMON}]").match
@@ -74,22 +75,27 @@ class HanRuns:
             if character in stop_words.COMMON_HAN:
                 yield Token(character, "stop", character)
 
-    def places(self, run: str, wanted: Collection[str], *, stop: bool = False) -> Iterator[Place]:
-        """Yield where `tokens(run)` have a term of `wanted`: of the stop words if `stop`, else of all others."""
-        run = self._fold(run)
+    def places(self, text: str, wanted: Iterable[str], *, stop: bool = False) -> Iterator[Place]:
+        """Yield where the Han runs of normalised `text` have terms of `wanted`, in any order.
+
+        With `stop` they are the stop words among the `tokens` of the runs, else all others.
+        """
+        text = self._fold(text)
         words = set()
         for term in wanted:
-            if term not in run:
+            if term not in text:
                 continue
             if self._is_of_the_net(term, stop=stop):
-                yield from _occurrences(run, term)
+                yield from _occurrences(text, term)
             elif self._is_of_the_words(term, stop=stop):
                 words.add(term)
         if words:
-            yield from self._located(run, words)
+            for run in _runs(text):
+                if any(word in run[0] for word in words):
+                    yield from self._located(run[0], run.start(), words)
 
     def _is_of_the_net(self, term: str, *, stop: bool) -> bool:
-        """Tell whether every occurrence of `term` in a folded run is one of its tokens, whatever stands around."""
+        """Tell whether every occurrence of `term` in a folded text is one of its tokens, whatever stands around."""
         are_common = [character in stop_words.COMMON_HAN for character in term]
         return self._bigrams and are_common in ([[True]] if stop else [[False], [False, False], [True, True]])
 
@@ -100,8 +106,7 @@ class HanRuns:
         are_common = {character in stop_words.COMMON_HAN for character in term}
         return not stop and len(term) == len(are_common) == _PAIR and term not in stop_words.HAN
 
-    def _located(self, run: str, words: AbstractSet[str]) -> Iterator[Place]:
-        start = 0
+    def _located(self, run: str, start: int, words: AbstractSet[str]) -> Iterator[Place]:
         for piece in _pieces(run):
             for word, begin, end in [(piece, 0, 1)] if _uncommon(piece) else self._segmenter.locate(piece):
                 if word in words:
@@ -137,8 +142,8 @@ class HanRuns:
         return [word for word in words if len(word) <= MAX_TERM_LENGTH]
 
 
-def _occurrences(run: str, term: str) -> Iterator[Place]:
-    start = run.find(term)
+def _occurrences(text: str, term: str) -> Iterator[Place]:
+    start = text.find(term)
     while start >= 0:
         yield Place(start, start + len(term), term)
-        start = run.find(term, start + 1)
+        start = text.find(term, start + 1)

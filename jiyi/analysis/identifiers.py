@@ -29,6 +29,8 @@ from jiyi.analysis.tokens import MAX_TERM_LENGTH, Place, Rule, Token
 # whole sentences between two Han runs) are not worth the memory.
 _REMEMBERED = 1 << 15
 _LONGEST_REMEMBERED = 48
+# Tokens with their places are asked for only where a question has matched.
+_REMEMBERED_TOKENS = 1 << 10
 
 # Where Unicode keeps its combining marks; looking only there saves most of the start-up time.
 _MARK_BLOCKS = ((0x300, 0x3100), (0xA66F, 0xAC00), (0xFB1E, 0xFE30), (0x10000, 0x12000), (0x16000, 0x17000),
@@ -92,6 +94,7 @@ class Identifiers:
         self._stemming = Lock()
         self._remembered_word = lru_cache(_REMEMBERED)(self._word_terms)
         self._remembered_text = lru_cache(_REMEMBERED)(self._text_terms)
+        self._remembered_tokens = lru_cache(_REMEMBERED_TOKENS)(lambda identifier: tuple(self._tokens(identifier)))
 
     def terms(self, text: str) -> Iterable[str] | None:
         """Return the terms of `text` without stop words; one entry for each occurrence.
@@ -108,11 +111,19 @@ class Identifiers:
                 yield token
 
     def places(self, text: str, wanted: AbstractSet[str], *, stop: bool = False) -> Iterator[Place]:
-        """Yield where `tokens(text)` have a term of `wanted`: of the stop words if `stop`, else of all others."""
+        """Yield where the `tokens` of normalised `text` have terms of `wanted`, in order of appearance.
+
+        With `stop` they are the stop words among the tokens, else all others.
+        """
+        if not stop and len(text) <= _LONGEST_REMEMBERED:
+            terms = self._remembered_text(text)
+            if terms is not None and wanted.isdisjoint(terms):
+                return
         for identifier, start in _placed(split_identifiers(text), text):
             if not stop and wanted.isdisjoint(self._terms_of(identifier)):
                 continue
-            for token, begin in self._tokens(identifier):
+            is_short = len(identifier) <= _LONGEST_REMEMBERED
+            for token, begin in (self._remembered_tokens if is_short else self._tokens)(identifier):
                 if token.term in wanted and (token.rule == "stop") is stop:
                     yield Place(start + begin, start + begin + len(token.source), token.term)
 
