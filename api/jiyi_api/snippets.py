@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from html import escape
-from math import isfinite
+from math import frexp, isfinite, ldexp
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -28,8 +28,8 @@ Span: TypeAlias = tuple[int, int]
 
 _REACH = 32
 """How many characters a cut is moved to spare a word; longer ones are cut."""
-_ONE = 1 << 40
-"""What the most valuable term is worth, so that sums are whole numbers, exact in any order."""
+_BITS = 40
+"""Contributions are turned into whole numbers of so many bits, whose sums are exact in any order."""
 _beyond_utf16 = re.compile("[\U00010000-\U0010ffff]").finditer
 
 
@@ -162,8 +162,8 @@ def _best_window(places: Sequence[Place], terms: Mapping[str, float], width: int
 def _worth(terms: Mapping[str, float]) -> dict[str, int]:
     """Return the contributions as whole numbers; what is no positive number is worth nothing."""
     known = {term: value if isfinite(value) and value > 0 else 0.0 for term, value in terms.items()}
-    most = max(known.values(), default=0.0) or 1.0
-    return {term: int(value / most * _ONE) for term, value in known.items()}
+    _, exponent = frexp(max(known.values(), default=0.0))
+    return {term: int(ldexp(value, _BITS - exponent)) for term, value in known.items()}
 
 
 def _merged(places: Iterable[Place], start: int, end: int, shift: int) -> list[Span]:

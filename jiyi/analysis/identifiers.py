@@ -119,8 +119,13 @@ class Identifiers:
             terms = self._remembered_text(text)
             if terms is not None and wanted.isdisjoint(terms):
                 return
-        for identifier, start in _placed(split_identifiers(text), text):
-            if not stop and wanted.isdisjoint(self._terms_of(identifier)):
+        identifiers = split_identifiers(text)
+        # Each different one is looked at once, and most texts have few that matter.
+        found = {one for one in set(identifiers) if stop or not wanted.isdisjoint(self._terms_of(one))}
+        if not found:
+            return
+        for identifier, start in _placed(identifiers, text):
+            if identifier not in found:
                 continue
             is_short = len(identifier) <= _LONGEST_REMEMBERED
             for token, begin in (self._remembered_tokens if is_short else self._tokens)(identifier):
@@ -159,11 +164,12 @@ class Identifiers:
         if apostrophe := _contraction(compound):
             compound = compound[: apostrophe.start()]
         parts = _outer_parts(compound)
-        is_part = len(parts) > 1
-        if is_part:
-            yield from _whole(compound, "compound", start)
+        if len(parts) == 1:
+            yield from self._inner_compound(compound, start, is_part=False)
+            return
+        yield from _whole(compound, "compound", start)
         for part, begin in _placed(parts, compound, start):
-            yield from self._inner_compound(part, begin, is_part=is_part)
+            yield from self._inner_compound(part, begin, is_part=True)
 
     def _inner_compound(self, inner: str, start: int, *, is_part: bool) -> Iterator[_Started]:
         parts = _inner_parts(inner)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jiyi.analysis import Analyzer
 from jiyi.analysis.han_folding import open_folding
-from jiyi.analysis.normal_form import normalise
+from jiyi.analysis.normal_form import fold, normalise
 from jiyi_api.borders import is_character_border, is_word_border
 from jiyi_api.snippets import ELLIPSIS, Snippet, snippet
 
@@ -210,7 +210,7 @@ def test_every_snippet_is_a_passage_with_its_highlights(question, width):
         done = end
         piece = in_utf16(made.text, start, end)
         assert piece in passage
-        normal = FOLD(normalise(piece))
+        normal = FOLD(fold(normalise(piece)))
         assert (
             not terms.keys().isdisjoint(ANALYZER.terms(piece))
             or any(term in normal for term in terms)
