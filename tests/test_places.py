@@ -16,6 +16,7 @@ from jiyi.analysis.segmenters import open_segmenter
 
 ANALYZERS = [Analyzer(), Analyzer(han_bigrams=False)]
 FOLD = open_folding()
+STOP = ["of", "the", "are", "人", "有", "的", "我"]
 
 GOLDEN = [
     ("ERR_CONN_RESET conn", "conn", ["CONN", "conn"]),
@@ -44,6 +45,9 @@ GOLDEN = [
     ("who are 的", "are", ["are"]),  # nothing but stop words
     ("who are 的 x", "are", []),
     ("人", "人", ["人"]),
+    ("没了什么", "什么", ["什么"]),
+    ("没有淹没有机物", "没有", ["没有"]),  # the second is in 淹没 and 有机物
+    ("a\u0345", "aι", ["a\u0345"]),  # as many characters, but not one by one
     ("人 redis", "人", []),
     ("我们的目的地", "我们", ["我们"]),
     ("哈哈哈哈", "哈哈", ["哈哈", "哈哈", "哈哈"]),
@@ -58,9 +62,8 @@ def test_a_term_comes_from_these_places(text, term, expected):
 
 
 def test_a_word_that_only_the_segmenter_sees_is_where_it_cuts_it():
-    """有人 is a word in the first half; in 没有|人人 the same two characters are of two words."""
     for analyzer in ANALYZERS:
-        for text in ("结婚的和尚未结婚的", "研究生命起源和研究生"):
+        for text in ("结婚的和尚未结婚的", "研究生命起源和研究生", "没有淹没有机物"):
             terms = analyzer.terms(text)
             places = analyzer.places(text, terms)
             assert Counter(place.term for place in places) == terms
@@ -92,6 +95,7 @@ SNIPPETS = st.sampled_from(
         "什麼時候開會",
         "有没有人来修一下软件",
         "don't C/C++",
+        "state-of-the-art",
         "㍿ﷺ",
         "हिन्दी",
         "👩‍💻👍🏽",
@@ -119,6 +123,7 @@ def test_every_occurrence_of_every_term_has_its_place(text, analyzer, form):
         assert 0 <= start < end <= len(text)
         piece = text[start:end]
         assert term in analyzer.terms(piece) or term in FOLD(fold(normalise(piece)))
+    assert analyzer.places(text, {*terms, *STOP}) == places  # stop words are no terms beside others
     for term in terms:
         assert analyzer.places(text, [term, "no such term"]) == [place for place in places if place.term == term]
 

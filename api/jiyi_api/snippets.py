@@ -93,6 +93,11 @@ def _passage(content: str, places: Sequence[Place], terms: Mapping[str, float], 
     if size <= width:
         return 0, size
     first, last = _best_window(places, terms, width)
+    # Part of an identifier may have matched: the rest of it is to be seen as well, where there is room.
+    after = borders.first_border(content, last, min(last + _REACH, first + width, size), is_word_border)
+    last = last if after is None else after
+    before = borders.last_border(content, max(0, first - _REACH, last - width), first, is_word_border)
+    first = first if before is None else before
     start = _beginning(content, max(0, last - width), first, last, width)
     most = min(start + width, size)
     end = most if most == size else _ending(content, start, last, most)
