@@ -119,9 +119,7 @@ def _beginning(content: str, lowest: int, first: int, last: int, width: int) -> 
     if start is None:
         start = borders.last_border(content, lowest, first, is_character_border)
     if start is None:
-        start = borders.first_border(content, lowest, min(lowest + width, len(content)), is_character_border)
-    if start is None or start >= len(content):
-        return lowest
+        return first  # inside of what is longer than the passage
     while start < first and content[start].isspace() and is_character_border(content, start + 1):
         start += 1
     return start

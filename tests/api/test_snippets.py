@@ -77,6 +77,7 @@ GOLDEN = [
     ("👍🏽 Redis 🇨🇳", "redis", 50, "👍🏽 [Redis] 🇨🇳"),
     (f"{COUPLE}{COUPLE} Redis {COUPLE}{COUPLE}", "redis", 15, f"…[Redis] {COUPLE}…"),
     ("🇨🇳" * 20 + "超时" + "🇨🇳" * 20, "超时", 7, "…🇨🇳[超时]🇨🇳…"),
+    ("\u200d0:", "0", 1, "…[0]…"),  # no place for a whole character
     ("e\u0301" * 20, "nothing", 7, "e\u0301" * 3 + "…"),
     # HTML in the content
     ("<script>alert('Redis')</script>", "redis", 50, "&lt;script&gt;alert(&#x27;[Redis]&#x27;)&lt;/script&gt;"),
