@@ -41,6 +41,7 @@ GOLDEN = [
     ("soft\u00adware 软\u200d件", "softwar", ["soft\u00adware"]),
     ("\ufeffRedis\ufe0f", "redi", ["Redis\ufe0f"]),
     ("½", "2", ["½"]),
+    ("超½时", "超", ["超"]),
     ("ｶﾞｽ ガス", "ガス", ["ｶﾞｽ", "ガス"]),
     ("who are 的", "are", ["are"]),  # nothing but stop words
     ("who are 的 x", "are", []),
