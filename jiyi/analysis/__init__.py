@@ -14,6 +14,6 @@ Two analyzers with the same `fingerprint` give the same terms for every text.
 
 from jiyi.analysis.analyzer import Analyzer
 from jiyi.analysis.segmenters import Segmenter, SegmenterName
-from jiyi.analysis.tokens import Rule, Token, TooManyTerms
+from jiyi.analysis.tokens import Place, Rule, Token, TooManyTerms
 
-__all__ = ["Analyzer", "Rule", "Segmenter", "SegmenterName", "Token", "TooManyTerms"]
+__all__ = ["Analyzer", "Place", "Rule", "Segmenter", "SegmenterName", "Token", "TooManyTerms"]

@@ -2,15 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from jiyi.analysis import han_folding, stop_words
-from jiyi.analysis.han_runs import HanRuns, split_common_han, split_han
+from jiyi.analysis.alignment import Alignment
+from jiyi.analysis.han_runs import HanRuns, find_han, split_common_han, split_han
 from jiyi.analysis.identifiers import Identifiers
 from jiyi.analysis.normal_form import normalise
 from jiyi.analysis.segmenters import SegmenterName, open_segmenter
-from jiyi.analysis.tokens import Token, TooManyTerms
+from jiyi.analysis.tokens import Place, Token, TooManyTerms
 
 # To be raised with every change that gives any text other terms. Lists of stop words need not be remembered: their
 # content is part of the fingerprint.
@@ -100,6 +101,31 @@ class Analyzer:
         """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""
         tokens = list(self._tokens(normalise(text)))
         return [token for token in tokens if token.rule != "stop"] or tokens
+
+    def places(self, text: str, wanted: Iterable[str]) -> list[Place]:
+        """Return where in `text`, as it is given, it has the terms of `wanted`, in ascending order.
+
+        There are as many places of a term as its frequency in `terms(text)`. They may overlap, as an identifier and
+        its parts do. Where normalisation joins several characters or takes one apart, a place has them all. Faster
+        than `explain`: a run of Han characters is cut into words only for a term that cannot be seen without.
+        """
+        wanted = set(wanted)
+        if not wanted:
+            return []
+        aligned = Alignment(text)
+        places = list(self._places(aligned.normal, wanted, stop=False))
+        if not places and all(token.rule == "stop" for token in self._tokens(aligned.normal)):
+            places = list(self._places(aligned.normal, wanted, stop=True))
+        return sorted(Place(aligned.start(start), aligned.end(end), term) for start, end, term in places)
+
+    def _places(self, text: str, wanted: set[str], *, stop: bool) -> Iterator[Place]:
+        yield from self._han_runs.places(text, filter(find_han, wanted), stop=stop)
+        start = 0
+        for number, part in enumerate(split_han(text)):
+            if number % 2 == 0:
+                for begin, end, term in self._identifiers.places(part, wanted, stop=stop):
+                    yield Place(start + begin, start + end, term)
+            start += len(part)
 
     def _tokens(self, text: str) -> Iterator[Token]:
         for number, part in enumerate(split_han(text)):

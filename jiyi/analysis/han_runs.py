@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import pairwise
 
 from jiyi.analysis import stop_words
 from jiyi.analysis.han_folding import open_folding
 from jiyi.analysis.segmenters import Segmenter
-from jiyi.analysis.tokens import MAX_TERM_LENGTH, Rule, Token
+from jiyi.analysis.tokens import MAX_TERM_LENGTH, Place, Rule, Token
 
 # The longest run that a segmenter sees at once, in characters. Its search for new words copies the path at every
 # character, so a run of 100,000 rare ones would take quadratic time; no sentence comes near this length.
@@ -28,6 +29,7 @@ split_han = re.compile(f"([{_HAN}]+)").split
 split_common_han = re.compile(f"([{_COMMON}]+)").split
 """Like `split_han`, but uncommon Han characters stay in the non-Han pieces."""
 find_han = re.compile(f"[{_HAN}]").search
+_runs = re.compile(f"[{_HAN}]+").finditer
 
 _pieces = re.compile(f"[{_COMMON}]{{1,{MAX_RUN_LENGTH}}}|[^{_COMMON}]").findall
 _uncommon = re.compile(f"[^{_COMMON}]").match
@@ -49,6 +51,7 @@ class HanRuns:
 
     def __init__(self, segmenter: Segmenter, *, bigrams: bool) -> None:
         self._search = segmenter.search
+        self._segmenter = segmenter
         self._bigrams = bigrams
         self._fold = open_folding()
         self._remembered = lru_cache(_REMEMBERED)(self._terms)
@@ -94,6 +97,44 @@ class HanRuns:
             single = ""
         return found
 
+    def places(self, text: str, wanted: Iterable[str], *, stop: bool = False) -> Iterator[Place]:
+        """Yield where the Han runs of normalised `text` have terms of `wanted`, in any order.
+
+        With `stop` they are the stop words among the `tokens` of the runs, else all others.
+        """
+        text = self._fold(text)
+        words = set()
+        for term in wanted:
+            if term not in text:
+                continue
+            if self._is_of_the_net(term, stop=stop):
+                yield from _occurrences(text, term)
+            elif self._is_of_the_words(term, stop=stop):
+                words.add(term)
+        if words:
+            for run in _runs(text):
+                if any(word in run[0] for word in words):
+                    yield from self._located(run[0], run.start(), words)
+
+    def _is_of_the_net(self, term: str, *, stop: bool) -> bool:
+        """Tell whether every occurrence of `term` in a folded text is one of its tokens, whatever stands around."""
+        are_common = [character in stop_words.COMMON_HAN for character in term]
+        return self._bigrams and are_common in ([[True]] if stop else [[False], [False, False], [True, True]])
+
+    def _is_of_the_words(self, term: str, *, stop: bool) -> bool:
+        """Tell whether `term` is a token where the segmenter finds it, and only there."""
+        if not self._bigrams:
+            return (term in stop_words.HAN) is stop
+        are_common = {character in stop_words.COMMON_HAN for character in term}
+        return not stop and len(term) == len(are_common) == _PAIR and term not in stop_words.HAN
+
+    def _located(self, run: str, start: int, words: AbstractSet[str]) -> Iterator[Place]:
+        for piece in _pieces(run):
+            for word, begin, end in [(piece, 0, 1)] if _uncommon(piece) else self._segmenter.locate(piece):
+                if word in words:
+                    yield Place(start + begin, start + end, word)
+            start += len(piece)
+
     def _terms(self, run: str) -> list[str]:
         run = self._fold(run)
         words = self._search(run) if len(run) <= MAX_TERM_LENGTH else self._words(run)
@@ -121,3 +162,10 @@ class HanRuns:
         for piece in _pieces(run):
             words += (piece,) if _uncommon(piece) else self._search(piece)
         return [word for word in words if len(word) <= MAX_TERM_LENGTH]
+
+
+def _occurrences(text: str, term: str) -> Iterator[Place]:
+    start = text.find(term)
+    while start >= 0:
+        yield Place(start, start + len(term), term)
+        start = text.find(term, start + 1)

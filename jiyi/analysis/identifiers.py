@@ -13,20 +13,24 @@ finds its identifier first, and a query of a part still finds it.
 
 import re
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from importlib import import_module
 from threading import Lock
+from typing import TypeAlias
 from unicodedata import category
 
 from jiyi.analysis import stop_words
 from jiyi.analysis.han_runs import find_han
 from jiyi.analysis.normal_form import fold, normalise
-from jiyi.analysis.tokens import MAX_TERM_LENGTH, Rule, Token
+from jiyi.analysis.tokens import MAX_TERM_LENGTH, Place, Rule, Token
 
 # Everyday language repeats itself: this many identifiers are remembered with their terms, a few MB. Longer ones (and
 # whole sentences between two Han runs) are not worth the memory.
 _REMEMBERED = 1 << 15
 _LONGEST_REMEMBERED = 48
+# Tokens with their places are asked for only where a question has matched.
+_REMEMBERED_TOKENS = 1 << 10
 
 # Where Unicode keeps its combining marks; looking only there saves most of the start-up time.
 _MARK_BLOCKS = ((0x300, 0x3100), (0xA66F, 0xAC00), (0xFB1E, 0xFE30), (0x10000, 0x12000), (0x16000, 0x17000),
@@ -54,6 +58,8 @@ _is_version = re.compile(r"[Vv][0-9]").match
 # fooBar, HTTPServer, base64Encoder; not iPhone, whose i is no word.
 _camel_parts = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])").split
 _has_two_letters = re.compile(r"[A-Za-z][0-9]*[A-Za-z]").search
+
+_Started: TypeAlias = tuple[Token, int]
 
 _SCHEME_END = "://"
 # A scheme has at most 15 characters here, else looking for its end at every word would take quadratic time.
@@ -88,6 +94,7 @@ class Identifiers:
         self._stemming = Lock()
         self._remembered_word = lru_cache(_REMEMBERED)(self._word_terms)
         self._remembered_text = lru_cache(_REMEMBERED)(self._text_terms)
+        self._remembered_tokens = lru_cache(_REMEMBERED_TOKENS)(lambda identifier: tuple(self._tokens(identifier)))
 
     def terms(self, text: str) -> Iterable[str] | None:
         """Return the terms of `text` without stop words; one entry for each occurrence.
@@ -100,7 +107,30 @@ class Identifiers:
     def tokens(self, text: str) -> Iterator[Token]:
         """Yield the tokens of normalised `text` including stop words; those of another rule are `terms(text)`."""
         for identifier in split_identifiers(text):
-            yield from self._tokens(identifier)
+            for token, _ in self._tokens(identifier):
+                yield token
+
+    def places(self, text: str, wanted: AbstractSet[str], *, stop: bool = False) -> Iterator[Place]:
+        """Yield where the `tokens` of normalised `text` have terms of `wanted`, in order of appearance.
+
+        With `stop` they are the stop words among the tokens, else all others.
+        """
+        if not stop and len(text) <= _LONGEST_REMEMBERED:
+            terms = self._remembered_text(text)
+            if terms is not None and wanted.isdisjoint(terms):
+                return
+        identifiers = split_identifiers(text)
+        # Each different one is looked at once, and most texts have few that matter.
+        found = {one for one in set(identifiers) if stop or not wanted.isdisjoint(self._terms_of(one))}
+        if not found:
+            return
+        for identifier, start in _placed(identifiers, text):
+            if identifier not in found:
+                continue
+            is_short = len(identifier) <= _LONGEST_REMEMBERED
+            for token, begin in (self._remembered_tokens if is_short else self._tokens)(identifier):
+                if token.term in wanted and (token.rule == "stop") is stop:
+                    yield Place(start + begin, start + begin + len(token.source), token.term)
 
     def _text_terms(self, text: str) -> tuple[str, ...] | None:
         normal = normalise(text)
@@ -112,66 +142,81 @@ class Identifiers:
             terms += remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._word_terms(word)
         return tuple(terms)
 
+    def _terms_of(self, identifier: str) -> tuple[str, ...]:
+        return (self._remembered_word if len(identifier) <= _LONGEST_REMEMBERED else self._word_terms)(identifier)
+
     def _word_terms(self, identifier: str) -> tuple[str, ...]:
-        return tuple(token.term for token in self._tokens(identifier) if token.rule != "stop")
+        return tuple(token.term for token, _ in self._tokens(identifier) if token.rule != "stop")
 
-    def _tokens(self, identifier: str) -> Iterator[Token]:
-        """Yield the tokens of one URL, compound or word."""
+    def _tokens(self, identifier: str) -> Iterator[_Started]:
+        """Yield the tokens of one URL, compound or word, each with where in it its source begins."""
         if identifier.isalnum():
-            yield from self._chunk(identifier, is_part=False)
+            yield from self._chunk(identifier, 0, is_part=False)
         elif _SCHEME_END in identifier and _url.fullmatch(identifier):
-            yield from _whole(identifier, "url")
-            for rest in _identifiers(identifier.split(_SCHEME_END, 1)[1]):
-                yield from self._compound(rest)
+            yield from _whole(identifier, "url", 0)
+            scheme, rest = identifier.split(_SCHEME_END, 1)
+            for part, start in _placed(_identifiers(rest), rest, len(scheme) + len(_SCHEME_END)):
+                yield from self._compound(part, start)
         else:
-            yield from self._compound(identifier)
+            yield from self._compound(identifier, 0)
 
-    def _compound(self, compound: str) -> Iterator[Token]:
+    def _compound(self, compound: str, start: int) -> Iterator[_Started]:
         if apostrophe := _contraction(compound):
             compound = compound[: apostrophe.start()]
         parts = _outer_parts(compound)
-        is_part = len(parts) > 1
-        if is_part:
-            yield from _whole(compound, "compound")
-        for part in parts:
-            yield from self._inner_compound(part, is_part=is_part)
+        if len(parts) == 1:
+            yield from self._inner_compound(compound, start, is_part=False)
+            return
+        yield from _whole(compound, "compound", start)
+        for part, begin in _placed(parts, compound, start):
+            yield from self._inner_compound(part, begin, is_part=True)
 
-    def _inner_compound(self, inner: str, *, is_part: bool) -> Iterator[Token]:
+    def _inner_compound(self, inner: str, start: int, *, is_part: bool) -> Iterator[_Started]:
         parts = _inner_parts(inner)
         if len(parts) == 1:
-            yield from self._chunk(inner, is_part=is_part)
+            yield from self._chunk(inner, start, is_part=is_part)
             return
-        yield from _whole(inner, "compound")
+        yield from _whole(inner, "compound", start)
         if _is_version(inner):
-            yield from _whole(inner[1:], "version")
+            inner, start = inner[1:], start + 1
+            yield from _whole(inner, "version", start)
             parts[0] = parts[0][1:]
-        for part in parts:
-            yield from self._chunk(part, is_part=True)
+        for part, begin in _placed(parts, inner, start):
+            yield from self._chunk(part, begin, is_part=True)
 
-    def _chunk(self, chunk: str, *, is_part: bool) -> Iterator[Token]:
-        yield from self._word(chunk, "word", is_part=is_part)
+    def _chunk(self, chunk: str, start: int, *, is_part: bool) -> Iterator[_Started]:
+        yield from self._word(chunk, "word", start, is_part=is_part)
         if _is_version(chunk):
-            yield from self._word(chunk[1:], "version", is_part=is_part)
+            yield from self._word(chunk[1:], "version", start + 1, is_part=is_part)
         parts = _camel_parts(chunk) if chunk.isascii() and not chunk.islower() else ()
         if len(parts) > 1 and all(map(_has_two_letters, parts)):
-            for part in parts:
-                yield from self._word(part, "camel", is_part=True)
+            for part, begin in _placed(parts, chunk, start):
+                yield from self._word(part, "camel", begin, is_part=True)
 
-    def _word(self, word: str, rule: Rule, *, is_part: bool) -> Iterator[Token]:
+    def _word(self, word: str, rule: Rule, start: int, *, is_part: bool) -> Iterator[_Started]:
         """Yield the token of a word without connectors; a single ASCII character counts only where it stands alone."""
         term = fold(word)
         if len(term) > MAX_TERM_LENGTH or (is_part and len(term) == 1 and term.isascii()):
             return
         if not (term.isascii() and term.isalpha()):
-            yield Token(term, "literal" if rule == "word" else rule, word)
+            yield Token(term, "literal" if rule == "word" else rule, word), start
         elif term in stop_words.ENGLISH:
-            yield Token(term, "stop", word)
+            yield Token(term, "stop", word), start
         else:
             with self._stemming:
-                yield Token(self._stem_word(term), rule, word)
+                yield Token(self._stem_word(term), rule, word), start
 
 
-def _whole(source: str, rule: Rule) -> Iterator[Token]:
+def _whole(source: str, rule: Rule, start: int) -> Iterator[_Started]:
     term = fold(source)
     if len(term) <= MAX_TERM_LENGTH:
-        yield Token(term, rule, source)
+        yield Token(term, rule, source), start
+
+
+def _placed(parts: Iterable[str], whole: str, start: int = 0) -> Iterator[tuple[str, int]]:
+    """Yield `parts`, which hold all letters and digits of `whole` in order, with their places if it is at `start`."""
+    end = 0
+    for part in parts:
+        begin = whole.index(part, end)
+        end = begin + len(part)
+        yield part, start + begin

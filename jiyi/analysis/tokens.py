@@ -25,6 +25,14 @@ class Token(NamedTuple):
     source: str
 
 
+class Place(NamedTuple):
+    """A stretch of a text from which the analysis makes `term`: code points from `start` up to `end`."""
+
+    start: int
+    end: int
+    term: str
+
+
 class TooManyTerms(ValueError):  # noqa: N818  the name says what is wrong; "Error" would add nothing
     """A text has more distinct terms than the analyzer's limit; it cannot be indexed as one document.
 
