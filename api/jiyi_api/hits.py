@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from jiyi_api.orders import Boost, Factors  # noqa: TC001 - msgspec reads the annotations
+from jiyi_api.snippets import Snippet  # noqa: TC001 - as above
 from jiyi_api.stored import StoredMemory
 
 
@@ -54,6 +55,7 @@ class Hit(StoredMemory, rename="camel", omit_defaults=True, kw_only=True):
     boost: Boost | None = None
     factors: Factors | None = None
     folded: Folded | None = None
+    snippet: Snippet | None = None
     explanation: Explanation | None = None
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio.to_thread
 import msgspec
 
 from jiyi import metrics
@@ -22,6 +23,7 @@ from jiyi_api.hits import Explanation, Hit, IndexFigures, SearchResult, TimeFoun
 from jiyi_api.orders import Order
 from jiyi_api.ranking import FOREVER_MS, choose_ranker
 from jiyi_api.rankings import Wanted, rank_snapshots
+from jiyi_api.snippets import snippet
 from jiyi_api.time_words import find_time
 
 if TYPE_CHECKING:
@@ -104,12 +106,19 @@ class Searcher:
             if not found.moved and (limit >= total or wider == limit):
                 break  # what is missing has expired, or is folded
             limit = wider
+        if query.snippet:
+            await anyio.to_thread.run_sync(self._add_snippets, hits, query.snippet)  # long memories take long
         took_s = time.perf_counter() - started
         metrics.SEARCH_SECONDS.observe(took_s)
         _SEARCHED[bool(hits)].inc()
         metrics.HITS.observe(len(hits))
         figures = IndexFigures(rankings[0][0].size, rankings[0][0].avgdl)
         return SearchResult(hits, total, round(took_s * 1000, 3), figures, _told(times) if times else None)
+
+    def _add_snippets(self, hits: Sequence[Hit], width: int) -> None:
+        for hit in hits:
+            contributions = {term.term: term.score for term in hit.matched_terms}
+            hit.snippet = snippet(hit.content, contributions, self._analyzer, width)
 
     async def place(self, query: SearchQuery, doc: int) -> Placed | None:
         """Tell where a document of the first namespace stands among all that match; None when it is no longer there.

@@ -62,9 +62,10 @@ _has_two_letters = re.compile(r"[A-Za-z][0-9]*[A-Za-z]").search
 _Started: TypeAlias = tuple[Token, int]
 
 _SCHEME_END = "://"
-# A scheme has at most 15 characters here, else looking for its end at every word would take quadratic time.
+# A scheme has at most 15 characters here, else looking for its end at every word would take quadratic time. No scheme
+# has an ß, but in capitals nobody can tell it from SS.
 _url = re.compile(
-    rf"(?<!{_ALNUM})(?=[A-Za-z])(?<![{_MARKS}])[A-Za-z][A-Za-z0-9+\-]{{0,14}}+{_SCHEME_END}"
+    rf"(?<!{_ALNUM})(?=[A-Za-zß])(?<![{_MARKS}])[A-Za-zß][A-Za-z0-9ß+\-]{{0,14}}+{_SCHEME_END}"
     r"[^\s\x00-\x1f\x7f-\x9f\u200b\ud800-\udfff<>\"'`(){}\[\]|\\^,;!“”‘’«»「」『』《》〈〉【】〔〕〖〗、。·・]*[^\W_]"
     rf"[{_MARKS}]*+"
 )

@@ -235,3 +235,14 @@ async def test_a_question_of_nothing_but_time_words_finds_what_says_them(index, 
     await index.write("m", "上周 的 讨论", timestamp="2026-05-13")
     body = reader.post("/memory/search", {"q": "上周", "at": NOW}).body
     assert ids(body) == ["m"]
+
+
+async def test_a_snippet_shows_where_the_question_was_met(index, reader):
+    await index.write("m", "开场白。" * 40 + "张工 说 <redis> 的 超时 是 连接池 太小。" + "后话。" * 40)
+    (hit,) = reader.search("redis 超时", snippet=40)["hits"]
+    shown = hit["snippet"]
+    assert [shown["text"][begin:end] for begin, end in shown["highlights"]] == ["redis", "超时"]
+    assert "&lt;<mark>redis</mark>&gt;" in shown["html"]
+    assert len(shown["text"]) < 50
+    assert "snippet" not in reader.search("redis 超时")["hits"][0]
+    assert reader.get("/memory/search", q="redis 超时", snippet=40).body["hits"] == [hit]
