@@ -215,10 +215,11 @@ class SnapshotReader:
     def _take_term(self, ns: str, term: str, column: Postings, answer: list[Any], next_doc: int) -> bool:
         column.df, generation, start, total, data = answer
         column.as_of = None  # until all is whole
-        if data or column.generation != generation or column.seen != start or self.cache.postings(ns, term) is None:
-            column.extend(generation, start, data, next_doc)
+        known = column.generation == generation and column.seen == start and not column.is_cut
+        if data or not known or self.cache.postings(ns, term) is None:
+            column.extend(generation, start, data, next_doc, whole=start + len(data) >= total)
             self.cache.keep(ns, term, column)
-        return bool(not generation or start + len(data) >= total)
+        return bool(not generation or column.seen >= total)
 
     def _count(self, known: Iterable[Postings | None], answers: Sequence[list[Any]]) -> None:
         """Count what the cache had of each term: all (hit), something (delta), nothing (miss); or it is short."""

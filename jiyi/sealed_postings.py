@@ -1,0 +1,166 @@
+"""Lists of postings in a key of their own: an open part of plain records, and before it a sealed one of few bytes.
+
+What follows the generation of a list is either records alone (see `jiyi.postings`), or
+
+| bytes | content |
+| --- | --- |
+| 4 | `SEALED`, where a list without a sealed part has the number of its first document |
+| 4 | u32: bytes of the body |
+| 4 | u32: CRC-32 of the body |
+| body | whole numbers, each in as few groups of seven bits as it needs, the lowest first (LEB128) |
+| rest | records, as in any list: whatever was added since |
+
+The numbers of the body are: how many postings there are; for each, in ascending order of the documents, twice the
+distance to the document before (the first: to -1), and one more where the term frequency is 1; then the frequencies of
+the others, in the same order. So a list that nobody has sealed looks as it always did, whoever appends needs not know
+of the rest, and the body is decoded in one go.
+
+A flipped bit in a distance would move all documents behind it: hence the checksum, which finds it. Nothing is decoded
+from a body that is not, byte for byte, what `seal` writes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from jiyi.errors import CorruptIndexError
+from jiyi.postings import MAX_DOC, MAX_TF, POSTING
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RECORD = np.dtype([("doc", "<u4"), ("tf", "<u2")])
+"""A posting as it is stored in an open part."""
+assert RECORD.itemsize == POSTING.size
+SEALED = 0xFFFF_FFFF
+"""No document has this number, so no record begins with it."""
+_HEAD = struct.Struct("<III")
+_GROUPS = 5
+"""Most bytes of one number: twice a document number has 33 bits."""
+_MORE = 0x80
+_LOW = 0x7F
+
+
+class Columns(NamedTuple):
+    """Postings as parallel arrays: document numbers (u32, strictly ascending) and term frequencies (u16)."""
+
+    docs: NDArray[np.uint32]
+    tfs: NDArray[np.uint16]
+
+
+def sealed_bytes(data: bytes) -> int | None:
+    """Length of the sealed part with which `data`, the bytes after a generation, begins; None if that is cut off."""
+    if data[:4] != b"\xff\xff\xff\xff":
+        return 0
+    if len(data) < _HEAD.size:
+        return None
+    return _HEAD.size + int(_HEAD.unpack_from(data)[1])
+
+
+def seal(postings: NDArray[np.void]) -> bytes:
+    """Give the sealed part for some records (dtype `RECORD`), of which there must be one at least.
+
+    Raises `ValueError` unless the documents ascend strictly and are no larger than `MAX_DOC`.
+    """
+    docs = postings["doc"].astype(np.int64)
+    distances = np.diff(docs, prepend=-1)
+    if not len(docs) or distances.min() < 1 or docs[-1] > MAX_DOC:
+        raise ValueError("only postings of distinct documents, in ascending order, can be sealed")
+    tfs = postings["tf"]
+    once = tfs == 1
+    numbers = np.concatenate([[len(docs)], distances << 1 | once, tfs[~once]]).astype(np.uint64)
+    body = _encoded(numbers)
+    return _HEAD.pack(SEALED, len(body), crc32(body)) + body
+
+
+def unseal(sealed: bytes) -> Columns:
+    """Decode a sealed part; `CorruptIndexError` for anything that `seal` does not write."""
+    if len(sealed) < _HEAD.size:
+        raise _corrupt("is cut short")
+    mark, size, checksum = _HEAD.unpack_from(sealed)
+    body = memoryview(sealed)[_HEAD.size :]
+    if mark != SEALED or size != len(body) or checksum != crc32(body):
+        raise _corrupt("is not what was written")
+    numbers = _decoded(np.frombuffer(body, np.uint8))
+    count = int(numbers[0])
+    if not 1 <= count < len(numbers):
+        raise _corrupt("has another number of postings than it says")
+    distances, others = numbers[1 : count + 1] >> 1, numbers[count + 1 :]
+    docs = np.cumsum(distances, dtype=np.uint64)
+    if not distances.all() or docs[-1] > MAX_DOC + 1:
+        raise _corrupt("has documents out of order")
+    several = np.flatnonzero((numbers[1 : count + 1] & 1) == 0)
+    if len(others) != len(several) or (len(others) and (others.max() > MAX_TF or (others == 1).any())):
+        raise _corrupt("has impossible term frequencies")
+    tfs = np.ones(count, np.uint16)
+    tfs[several] = others
+    docs -= np.uint64(1)
+    return Columns(docs.astype(np.uint32), tfs)
+
+
+def plain(data: bytes) -> bytes:
+    """Give what follows the generation of a list as records alone, as if it had never been sealed; errors as of `unseal`.
+
+    What is torn at its end stays so.
+    """
+    sealed = sealed_bytes(data)
+    if sealed == 0:
+        return data
+    docs, tfs = unseal(data[:sealed])
+    records = np.empty(len(docs), RECORD)
+    records["doc"], records["tf"] = docs, tfs
+    return records.tobytes() + data[sealed:]
+
+
+def open_part(data: bytes) -> bytes:
+    """Give the records behind the sealed part, whatever that holds; none where it is said to reach beyond the end."""
+    sealed = sealed_bytes(data)
+    return b"" if sealed is None else data[sealed:]
+
+
+def content_of(postings: NDArray[np.void]) -> bytes:
+    """Give what follows the generation of a list with these postings and no others; errors as of `seal`."""
+    return min(seal(postings), postings.tobytes(), key=len)
+
+
+def _encoded(numbers: NDArray[np.uint64]) -> bytes:
+    lengths = np.ones(len(numbers), np.int64)
+    for groups in range(1, _GROUPS):
+        lengths += numbers >= 1 << 7 * groups
+    starts = np.cumsum(lengths) - lengths
+    out = np.empty(int(lengths.sum()), np.uint8)
+    while len(numbers):
+        more = numbers > _LOW
+        out[starts] = numbers & _LOW | more.astype(np.uint64) << 7
+        starts, numbers = starts[more] + 1, numbers[more] >> 7
+    return out.tobytes()
+
+
+def _decoded(raw: NDArray[np.uint8]) -> NDArray[np.unsignedinteger]:
+    """Decode all numbers of a body, at least one; in 32 bits where they fit, which is twice as fast."""
+    ends = np.flatnonzero(raw < _MORE)
+    if not len(ends) or ends[-1] != len(raw) - 1:
+        raise _corrupt("ends within a number")
+    lengths = np.empty(len(ends), np.int64)
+    lengths[0] = ends[0] + 1
+    np.subtract(ends[1:], ends[:-1], out=lengths[1:])
+    longest = int(lengths.max())
+    if longest > _GROUPS:
+        raise _corrupt("has a number that is too long")
+    numbers = raw[ends].astype(np.uint32 if longest < _GROUPS else np.uint64)
+    which = np.flatnonzero(lengths > 1)
+    if not numbers[which].all():
+        raise _corrupt("has a number with needless bytes")
+    for group in range(1, longest):
+        low = raw[ends[which] - group] & np.uint8(_LOW)
+        numbers[which] = numbers[which] << 7 | low
+        which = which[lengths[which] > group + 1]
+    return numbers
+
+
+def _corrupt(what: str) -> CorruptIndexError:
+    return CorruptIndexError(f"the sealed part of a list of postings {what}; run: jiyi check")
