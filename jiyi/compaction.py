@@ -44,9 +44,9 @@ GROWTH = 0.5
 """Documents born since lists were last sealed, as a share of those before, from which on it is done again."""
 GROWTH_SLACK = 5_000
 """Documents born since that never matter: a megabyte of postings."""
-LEAST_OPEN = 128
+LEAST_OPEN = 32
 """Postings that are not sealed from which on a list without dead ones is rewritten."""
-_TERMS = 50
+_TERMS = 100
 _BYTES = 4_194_304
 """Terms that are read together, and about the bytes of their lists; a longer list is read alone."""
 _PAGE = 500
@@ -175,16 +175,19 @@ class _Run:
         dropped: dict[bytes, int] = {}
         damaged = False
         for term, one in stored.items():
+            little = len(one.open_records()) < LEAST_OPEN
+            if little and self._growth_only:
+                continue
             try:
                 records = one.records()
             except CorruptIndexError:
                 damaged = True
                 continue
-            living = records[self._source.journal.states(records["doc"]) == ALIVE]
-            wasted = len(records) - len(living)
-            if len(one.open_records()) < LEAST_OPEN and (self._growth_only or not wasted):
+            alive = self._source.journal.states(records["doc"]) == ALIVE
+            wasted = len(records) - int(np.count_nonzero(alive))
+            if little and not wasted:
                 continue
-            ascending = _ascending(living)
+            ascending = _ascending(records[alive] if wasted else records)
             if ascending is None or len(ascending) != DF.unpack_from(one.entry)[0]:
                 damaged = True
             else:

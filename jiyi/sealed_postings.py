@@ -22,6 +22,7 @@ from a body that is not, byte for byte, what `seal` writes.
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -31,6 +32,8 @@ from jiyi.errors import CorruptIndexError
 from jiyi.postings import MAX_DOC, MAX_TF, POSTING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 RECORD = np.dtype([("doc", "<u4"), ("tf", "<u2")])
@@ -61,20 +64,39 @@ def sealed_bytes(data: bytes) -> int | None:
     return _HEAD.size + int(_HEAD.unpack_from(data)[1])
 
 
-def seal(postings: NDArray[np.void]) -> bytes:
-    """Give the sealed part for some records (dtype `RECORD`), of which there must be one at least.
+def seal(lists: Sequence[NDArray[np.void]]) -> list[bytes]:
+    """Give the sealed part for each of some lists of records (dtype `RECORD`), none of them empty.
 
-    Raises `ValueError` unless the documents ascend strictly and are no larger than `MAX_DOC`.
+    Raises `ValueError` unless the documents of each ascend strictly and are no larger than `MAX_DOC`.
     """
-    docs = postings["doc"].astype(np.int64)
-    distances = np.diff(docs, prepend=-1)
-    if not len(docs) or distances.min() < 1 or docs[-1] > MAX_DOC:
+    numbers = [_numbers(postings) for postings in lists]
+    if not numbers:
+        return []
+    ends = np.cumsum([len(one) for one in numbers])
+    raw, starts = _encoded(np.concatenate(numbers))
+    bounds = [*starts[ends - [len(one) for one in numbers]].tolist(), len(raw)]
+    bodies = [raw[begin:end].tobytes() for begin, end in pairwise(bounds)]
+    return [_HEAD.pack(SEALED, len(body), crc32(body)) + body for body in bodies]
+
+
+def _numbers(postings: NDArray[np.void]) -> NDArray[np.uint64]:
+    """Give the numbers of a body."""
+    docs, tfs = postings["doc"], postings["tf"]
+    ascends = (docs[1:] > docs[:-1]).all()
+    if not len(docs) or not ascends or docs[-1] > MAX_DOC:
         raise ValueError("only postings of distinct documents, in ascending order, can be sealed")
-    tfs = postings["tf"]
     once = tfs == 1
-    numbers = np.concatenate([[len(docs)], distances << 1 | once, tfs[~once]]).astype(np.uint64)
-    body = _encoded(numbers)
-    return _HEAD.pack(SEALED, len(body), crc32(body)) + body
+    several = tfs[~once]
+    numbers = np.empty(1 + len(docs) + len(several), np.uint64)
+    numbers[0] = len(docs)
+    distances = numbers[1 : 1 + len(docs)]
+    distances[:] = docs
+    distances[1:] -= docs[:-1]
+    distances[0] += 1
+    distances <<= 1
+    distances |= once
+    numbers[1 + len(docs) :] = several
+    return numbers
 
 
 def unseal(sealed: bytes) -> Columns:
@@ -122,22 +144,26 @@ def open_part(data: bytes) -> bytes:
     return b"" if sealed is None else data[sealed:]
 
 
-def content_of(postings: NDArray[np.void]) -> bytes:
-    """Give what follows the generation of a list with these postings and no others; errors as of `seal`."""
-    return min(seal(postings), postings.tobytes(), key=len)
+def contents_of(lists: Sequence[NDArray[np.void]]) -> list[bytes]:
+    """Give what follows the generation of lists with these postings and no others; errors as of `seal`."""
+    return [
+        min(sealed, postings.tobytes(), key=len) for sealed, postings in zip(seal(lists), lists, strict=True)
+    ]
 
 
-def _encoded(numbers: NDArray[np.uint64]) -> bytes:
+def _encoded(numbers: NDArray[np.uint64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Encode numbers; gives the bytes, and where each number begins."""
     lengths = np.ones(len(numbers), np.int64)
     for groups in range(1, _GROUPS):
         lengths += numbers >= 1 << 7 * groups
     starts = np.cumsum(lengths) - lengths
     out = np.empty(int(lengths.sum()), np.uint8)
+    at = starts
     while len(numbers):
         more = numbers > _LOW
-        out[starts] = numbers & _LOW | more.astype(np.uint64) << 7
-        starts, numbers = starts[more] + 1, numbers[more] >> 7
-    return out.tobytes()
+        out[at] = numbers & _LOW | more.astype(np.uint64) << 7
+        at, numbers = at[more] + 1, numbers[more] >> 7
+    return out, starts
 
 
 def _decoded(raw: NDArray[np.uint8]) -> NDArray[np.unsignedinteger]:

@@ -19,7 +19,7 @@ from jiyi.check.terms import Terms
 from jiyi.errors import CorruptIndexError
 from jiyi.postings import DF, GENERATION_BYTES, INLINE_BYTES
 from jiyi.repair.rebuild import Rebuild
-from jiyi.sealed_postings import RECORD, content_of, open_part, plain
+from jiyi.sealed_postings import RECORD, contents_of, open_part, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -149,7 +149,7 @@ class TermsRepair:
         call: dict[bytes, list[Argument]] = {}
         size = 0
         # In a thread: long lists take longer than other tasks of a worker should wait.
-        values = await anyio.to_thread.run_sync(lambda: {term: _value(postings) for term, postings in due.items()})
+        values = await anyio.to_thread.run_sync(_values, due)
         for term, (entry, content) in values.items():
             if len(content) > _BYTES:
                 async with Rebuild(self._target) as rebuild:
@@ -229,9 +229,16 @@ def _whole(raw: bytes) -> NDArray[np.void]:
     return np.frombuffer(raw[: len(raw) // RECORD.itemsize * RECORD.itemsize], RECORD)
 
 
-def _value(postings: NDArray[np.void]) -> tuple[bytes, bytes]:
-    """Give dictionary entry and content of a key of their own, sealed; either is empty where there is none."""
-    if not len(postings):
-        return b"", b""
-    df, size = DF.pack(len(postings)), postings.nbytes
-    return (df + postings.tobytes(), b"") if DF.size + size <= INLINE_BYTES else (df, content_of(postings))
+def _values(due: dict[bytes, NDArray[np.void]]) -> dict[bytes, tuple[bytes, bytes]]:
+    """Give dictionary entry and content of a key of its own, sealed, of each term; either is empty where none is."""
+    values = {}
+    long = []
+    for term, postings in due.items():
+        df = DF.pack(len(postings)) if len(postings) else b""
+        if DF.size + postings.nbytes <= INLINE_BYTES:
+            values[term] = df + postings.tobytes(), b""
+        else:
+            long.append(term)
+    contents = contents_of([due[term] for term in long])
+    values |= {term: (DF.pack(len(due[term])), content) for term, content in zip(long, contents, strict=True)}
+    return values
