@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -125,9 +125,9 @@ def unseal(sealed: bytes) -> Columns:
 
 
 def plain(data: bytes) -> bytes:
-    """Give what follows the generation of a list as records alone, as if it had never been sealed; errors as of `unseal`.
+    """Give what follows the generation of a list as records alone, as if it had never been sealed.
 
-    What is torn at its end stays so.
+    What is torn at its end stays so. Errors as of `unseal`.
     """
     sealed = sealed_bytes(data)
     if sealed == 0:
@@ -146,9 +146,7 @@ def open_part(data: bytes) -> bytes:
 
 def contents_of(lists: Sequence[NDArray[np.void]]) -> list[bytes]:
     """Give what follows the generation of lists with these postings and no others; errors as of `seal`."""
-    return [
-        min(sealed, postings.tobytes(), key=len) for sealed, postings in zip(seal(lists), lists, strict=True)
-    ]
+    return [min(sealed, postings.tobytes(), key=len) for sealed, postings in zip(seal(lists), lists, strict=True)]
 
 
 def _encoded(numbers: NDArray[np.uint64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -161,8 +159,8 @@ def _encoded(numbers: NDArray[np.uint64]) -> tuple[NDArray[np.uint8], NDArray[np
     at = starts
     while len(numbers):
         more = numbers > _LOW
-        out[at] = numbers & _LOW | more.astype(np.uint64) << 7
-        at, numbers = at[more] + 1, numbers[more] >> 7
+        out[at] = numbers & np.uint64(_LOW) | more.astype(np.uint64) << np.uint64(7)
+        at, numbers = at[more] + 1, numbers[more] >> np.uint64(7)
     return out, starts
 
 
@@ -177,7 +175,8 @@ def _decoded(raw: NDArray[np.uint8]) -> NDArray[np.unsignedinteger]:
     longest = int(lengths.max())
     if longest > _GROUPS:
         raise _corrupt("has a number that is too long")
-    numbers = raw[ends].astype(np.uint32 if longest < _GROUPS else np.uint64)
+    kind: Any = np.uint32 if longest < _GROUPS else np.uint64
+    numbers = raw[ends].astype(kind)
     which = np.flatnonzero(lengths > 1)
     if not numbers[which].all():
         raise _corrupt("has a number with needless bytes")

@@ -59,7 +59,7 @@ def _check_numbers(docs: NDArray[np.uint32], next_doc: int) -> None:
 def _decoded(
     content: bytes, sealed: int | None, next_doc: int, *, whole: bool
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint16], int]:
-    """Decode postings of which the first `sealed` bytes are sealed; gives the number of bytes cut off at the end, too."""
+    """Decode postings whose first `sealed` bytes are sealed; gives also how many bytes at the end are cut off."""
     first = unseal(content[:sealed]) if sealed != 0 else Columns(_NO_DOCS, _NO_TFS)
     _check_numbers(first.docs, next_doc)
     rest = content[sealed:]
@@ -109,8 +109,8 @@ class Postings:
     """
 
     __slots__ = (
-        "_begun", "_docs", "_row", "_tfs", "_twins", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df", "generation",
-        "seen", "size",
+        "_begun", "_docs", "_row", "_tfs", "_twins", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df",
+        "generation", "seen", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
