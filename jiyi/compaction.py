@@ -46,8 +46,8 @@ GROWTH_SLACK = 5_000
 """Documents born since that never matter: a megabyte of postings."""
 LEAST_OPEN = 32
 """Postings that are not sealed from which on a list without dead ones is rewritten."""
-_TERMS = 100
-_BYTES = 4_194_304
+_TERMS = 50
+_BYTES = 1_048_576
 """Terms that are read together, and about the bytes of their lists; a longer list is read alone."""
 _PAGE = 500
 _ROUNDS = 20

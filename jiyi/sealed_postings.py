@@ -99,15 +99,20 @@ def _numbers(postings: NDArray[np.void]) -> NDArray[np.uint64]:
     return numbers
 
 
-def unseal(sealed: bytes) -> Columns:
-    """Decode a sealed part; `CorruptIndexError` for anything that `seal` does not write."""
+def body_of(sealed: bytes) -> memoryview:
+    """Give the body of a sealed part; `CorruptIndexError` where it is not what the checksum says."""
     if len(sealed) < _HEAD.size:
         raise _corrupt("is cut short")
     mark, size, checksum = _HEAD.unpack_from(sealed)
     body = memoryview(sealed)[_HEAD.size :]
     if mark != SEALED or size != len(body) or checksum != crc32(body):
         raise _corrupt("is not what was written")
-    numbers = _decoded(np.frombuffer(body, np.uint8))
+    return body
+
+
+def unseal(sealed: bytes) -> Columns:
+    """Decode a sealed part; `CorruptIndexError` for anything that `seal` does not write."""
+    numbers = _decoded(np.frombuffer(body_of(sealed), np.uint8))
     count = int(numbers[0])
     if not 1 <= count < len(numbers):
         raise _corrupt("has another number of postings than it says")

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from jiyi.errors import CorruptIndexError
 from jiyi.postings import MAX_DOC, MAX_TF
-from jiyi.sealed_postings import RECORD, contents_of, open_part, plain, seal, sealed_bytes, unseal
+from jiyi.sealed_postings import RECORD, contents_of, open_part, plain, seal, sealed_bytes
+from jiyi_api.compiled import NumbaRanker
+from jiyi_api.vectorised import NumpyRanker
+
+DECODERS = pytest.mark.parametrize("unseal", [NumpyRanker().unseal, NumbaRanker().unseal], ids=["numpy", "numba"])
 
 NEAR = st.integers(1, 200)
 """Distances of one and of two bytes; others are drawn as documents."""
@@ -48,8 +52,9 @@ def number(value):
     return bytes([*out, value])
 
 
-@given(st.lists(lists(), max_size=5))
-def test_whatever_is_sealed_comes_back(several):
+@DECODERS
+@given(several=st.lists(lists(), max_size=5))
+def test_whatever_is_sealed_comes_back(unseal, several):
     for postings, sealed in zip(several, seal(several), strict=True):
         docs, tfs = unseal(sealed)
         assert (docs.dtype, tfs.dtype) == (np.uint32, np.uint16)
@@ -76,6 +81,7 @@ def test_the_bytes_are_those_of_a_plain_encoder(postings):
     assert seal([postings]) == [packed(len(docs), *firsts, *[tf for tf in tfs if tf != 1])]
 
 
+@DECODERS
 @pytest.mark.parametrize(("pairs", "body"), [
     ([(0, 1)], "01 03"),
     ([(0, 2)], "01 02 02"),
@@ -83,7 +89,7 @@ def test_the_bytes_are_those_of_a_plain_encoder(postings):
     ([(63, 1), (64, 300)], "02 8101 02 ac02"),
     ([(MAX_DOC, MAX_TF)], "01 feffffff1f ffff03"),
 ])  # fmt: skip
-def test_what_was_written_once_is_read_for_ever(pairs, body):
+def test_what_was_written_once_is_read_for_ever(unseal, pairs, body):
     """An index outlives the version that wrote it."""
     body = bytes.fromhex(body)
     stored = bytes.fromhex("ffffffff") + len(body).to_bytes(4, "little") + crc32(body).to_bytes(4, "little") + body
@@ -111,8 +117,9 @@ def test_a_list_is_stored_in_as_few_bytes_as_it_needs():
     assert contents_of([]) == []
 
 
-@given(lists(), st.data())
-def test_every_damage_is_noticed(postings, data):
+@DECODERS
+@given(postings=lists(), data=st.data())
+def test_every_damage_is_noticed(unseal, postings, data):
     [sealed] = seal([postings])
     for end in range(len(sealed)):
         with pytest.raises(CorruptIndexError, match="jiyi check"):
@@ -127,7 +134,10 @@ def test_every_damage_is_noticed(postings, data):
         unseal(bytes(changed))
 
 
-@pytest.mark.parametrize("damaged", [
+@DECODERS
+@pytest.mark.parametrize(
+    "damaged",
+    [
     packed(), packed(0), packed(1), packed(2, 3), packed(9, 3, 3), packed(2**32, 3),  # too few, or none at all
     packed(1, 3, 3), packed(1, 2), packed(1, 2, 5, 5), packed(2, 3, 2),  # too many frequencies, or too few
     packed(1, 2, 1), packed(1, 2, MAX_TF + 1), packed(1, 2, 2**34),  # impossible ones
@@ -136,13 +146,30 @@ def test_every_damage_is_noticed(postings, data):
     headed(b"\x01\x83\x00"), headed(b"\x81\x00\x03"), headed(b"\x01\x80"), headed(b"\x01\x03\x80"),  # no numbers
     headed(b"\x01" + b"\x83\x80\x80\x80\x80\x01"), headed(b"\x01" + b"\xff" * 9 + b"\x01"),
 ], ids=lambda damaged: damaged[12:].hex())  # fmt: skip
-def test_a_body_that_nobody_writes_is_refused(damaged):
+def test_a_body_that_nobody_writes_is_refused(unseal, damaged):
     """Though its checksum is right."""
     with pytest.raises(CorruptIndexError, match="jiyi check"):
         unseal(damaged)
 
 
-def test_all_numbers_of_all_lengths_come_back():
+@DECODERS
+def test_all_numbers_of_all_lengths_come_back(unseal):
     docs = np.unique(np.concatenate([[0], *[[2**bit - 1, 2**bit] for bit in range(33)]]))
     docs = docs[docs <= MAX_DOC]
     assert unseal(seal([records(*[(doc, 1) for doc in docs])])[0]).docs.tolist() == docs.tolist()
+
+
+@given(body=st.lists(st.sampled_from([0, 1, 2, 3, 4, 127, 128, 129, 255]), max_size=24).map(bytes))
+def test_both_decoders_take_the_same_bodies(body):
+    """Any bytes, under a right checksum."""
+    found = []
+    for ranker in (NumpyRanker(), NumbaRanker()):
+        try:
+            docs, tfs = ranker.unseal(headed(body))
+            found.append((docs.tolist(), tfs.tolist(), docs.dtype, tfs.dtype))
+        except CorruptIndexError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    if not isinstance(found[0], str):
+        postings = records(*zip(found[0][0], found[0][1], strict=True))
+        assert seal([postings]) == [headed(body)]

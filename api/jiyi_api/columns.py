@@ -17,7 +17,11 @@ from jiyi.postings import DEATH, GENERATION_BYTES
 from jiyi.sealed_postings import RECORD, Columns, sealed_bytes, unseal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
+
+    Unseal = Callable[[bytes], Columns]
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -57,7 +61,7 @@ def _check_numbers(docs: NDArray[np.uint32], next_doc: int) -> None:
 
 
 def _decoded(
-    content: bytes, sealed: int | None, next_doc: int, *, whole: bool
+    content: bytes, sealed: int | None, next_doc: int, unseal: Unseal, *, whole: bool
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint16], int]:
     """Decode postings whose first `sealed` bytes are sealed; gives also how many bytes at the end are cut off."""
     first = unseal(content[:sealed]) if sealed != 0 else Columns(_NO_DOCS, _NO_TFS)
@@ -159,11 +163,20 @@ class Postings:
             self._row = (*(array.__array_interface__["data"][0] for array in arrays), self.size, bitmap.size)
         return self._row
 
-    def extend(self, generation: bytes, start: int, data: bytes, next_doc: int, *, whole: bool = True) -> None:
+    def extend(  # noqa: PLR0913 - the last two have defaults for all but the reader of snapshots
+        self,
+        generation: bytes,
+        start: int,
+        data: bytes,
+        next_doc: int,
+        *,
+        whole: bool = True,
+        unseal: Unseal = unseal,
+    ) -> None:
         """Take in bytes [start, start + len(data)) of the key; an older generation is forgotten.
 
         `whole` says that the key ends there. If it does not, a record that is cut off is left to be read again, and
-        a sealed part is kept until all of it is here.
+        a sealed part is kept until all of it is here; `unseal` decodes it.
 
         Raises `CorruptIndexError`, and changes nothing, for a document number that has never been given out, that is
         from `next_doc` on, for a damaged sealed part and for an end within one or within a record.
@@ -175,7 +188,7 @@ class Postings:
         if not whole and (sealed is None or sealed > len(content)):
             docs, tfs, kept, end = _NO_DOCS, _NO_TFS, content, start + len(data)
         else:
-            docs, tfs, cut = _decoded(content, sealed, next_doc, whole=whole)
+            docs, tfs, cut = _decoded(content, sealed, next_doc, unseal, whole=whole)
             kept, end = b"", start + len(data) - cut
         if not known:
             self.size, self.generation, self.bitmap, self.bounded_for, self._twins = 0, generation, None, None, False

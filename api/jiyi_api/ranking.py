@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from jiyi.sealed_postings import Columns
     from jiyi_api.columns import Journal, Postings
 
 FOREVER_MS = 2**62
@@ -80,6 +81,10 @@ class Ranker(Protocol):
 
     def rank(self, question: Question) -> Ranked:
         """Rank the documents that match, by score, then the newer first, then the later number."""
+        ...
+
+    def unseal(self, sealed: bytes) -> Columns:
+        """Decode a sealed part of a list; see `jiyi.sealed_postings`."""
         ...
 
     def warm_up(self) -> None:

@@ -115,7 +115,11 @@ class Service:
         replays = Replays(database, settings.stream, settings.max_backlog)
         readiness = ReadinessReader(database, stream, settings.max_content_bytes)
         snapshots = SnapshotReader(
-            database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
+            database,
+            analyzer.fingerprint,
+            settings.cache_bytes,
+            patience_s=settings.redis_timeout_ms / 1000,
+            unseal=ranker.unseal,
         )
         searcher = Searcher(database, analyzer, snapshots, ranker, document_bytes=settings.document_cache_bytes)
         self._parts = Parts(database, analyzer, stream, producer, replays, snapshots, searcher, readiness)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jiyi.sealed_postings import unseal
 from jiyi_api.ranking import Question, Ranked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from jiyi.sealed_postings import Columns
     from jiyi_api.columns import Postings
 
 
@@ -48,6 +50,10 @@ class NumpyRanker:
         totals = parts.cumsum(axis=1)[:, -1] if parts.size else np.zeros(best.size)  # one after the other, as all do
         order = np.lexsort((best, journal.created[best], totals))[::-1]
         return Ranked(best[order], tfs[order], parts[order], int(matching.size))
+
+    def unseal(self, sealed: bytes) -> Columns:
+        """See `Ranker`."""
+        return unseal(sealed)
 
     def warm_up(self) -> None:
         """There is nothing to compile."""
