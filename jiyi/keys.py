@@ -8,10 +8,10 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 | --- | --- | --- | --- |
 | `memory:{ns}:<id>` | hash | the stored memory, its fence and forward list | until it is deleted and forgotten |
 | `terms:{ns}:<bucket>` | hash | term → u32 df, then its postings while short | as its last document |
-| `index:{ns}:<term>` | string | the postings of a longer term | as its last document |
+| `index:{ns}:<term>` | string | the postings of a longer term, sealed as far as compacted | as its last document |
 | `journal:{ns}` | string | births and deaths of document numbers | as the namespace |
 | `ids:{ns}:<block>` | hash | document number → id, 128 numbers a block | as the documents |
-| `stats:{ns}` | hash | `docs`, `tokens`, `next_doc`, `analyzer`, `epoch`, `forgotten` | as the namespace |
+| `stats:{ns}` | hash | `docs`, `tokens`, `next_doc`, `analyzer`, `epoch`, `forgotten`, `sealed` | as the namespace |
 | `tombstones:{ns}` | sorted set | id → milliseconds of the deleting entry | as the tombstones |
 | `expiries:{ns}` | sorted set | id → `expires_at` in milliseconds | as the memory |
 | `reservations:{ns}` | sorted set | token of a call that holds document numbers → its time | until applied, or a day |

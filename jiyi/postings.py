@@ -1,7 +1,8 @@
 """Binary records of the index: postings and the journal, little-endian and append-only.
 
 A posting is 6 bytes (u32 document number, u16 term frequency); a journal record is 20 bytes. Both kinds of
-string begin with a 4-byte generation: bytes once read stay valid for as long as the generation stands.
+string begin with a 4-byte generation: bytes once read stay valid for as long as the generation stands. In a list of
+postings, compaction packs what it finds more densely (see `jiyi.sealed_postings`); new records follow that.
 """
 
 from __future__ import annotations

@@ -358,6 +358,11 @@ async def repair_terms(
     return reply
 
 
+async def note_sealing(database: Database, ns: str, epoch: bytes, number: int) -> bool:
+    """Note that the long lists have been sealed up to a document number; False in another epoch."""
+    return bool(await call(database, "note_sealing", [keys.stats_key(ns)], [epoch, number]))
+
+
 async def repair_marks(database: Database, ns: str, ids: Sequence[str | bytes]) -> int:
     """Set tombstones' and expiries' marks of memories by what these say; gives how many were mended."""
     prefix = keys.memory_key(ns, "").encode()

@@ -12,9 +12,9 @@
 -- ARGV[1]      epoch
 -- ARGV[2..]    eight per term: the term; its entry as it was read ("": none); generation and bytes of its postings
 --              key as they were read, where the entry points there ("", 0: no key; -1 bytes: one of another type);
---              "1" if all was read at one instant; the new entry ("": none); the new postings, without generation, if
---              it points to a key; bytes of the postings in `rebuild`, 4 for their generation included (0: they are in
---              the argument before)
+--              "1" if all was read at one instant; the new entry ("": none); the new postings, sealed or not and
+--              without generation, if it points to a key; bytes of the postings in `rebuild`, 4 for their generation
+--              included (0: they are in the argument before)
 --
 -- Returns per term 1 when it was replaced, 0 when it has moved on; nothing at all in another epoch.
 

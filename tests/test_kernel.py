@@ -14,6 +14,7 @@ from jiyi.memories import Memory
 from jiyi.packing import Change
 from jiyi.postings import DEATH, JOURNAL, POSTING
 from jiyi.scoring import average_length, idf, saturation
+from jiyi.sealed_postings import RECORD, seal, sealed_bytes
 from jiyi.settings import Settings
 from jiyi_api.columns import DENSE, Journal, Postings
 from jiyi_api.compiled import NumbaRanker
@@ -229,6 +230,50 @@ def test_a_bitmap_finds_every_posting(pieces, data):
                 below = int(words[doc >> 6]) & ((1 << (doc & 63)) - 1)
                 assert found.bitmap.ranks[doc >> 6] + below.bit_count() == position
     assert found.bitmap is not None or len(known) * DENSE < 401 * DENSE
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 400), unique=True, max_size=60),
+    st.integers(0, 60),
+    st.lists(st.integers(1, 40), max_size=30),
+)
+def test_a_sealed_list_comes_in_any_pieces(docs, count, sizes):
+    """What has not come whole waits; what comes after the whole is added to it, and all of it is as if never sealed."""
+    pairs = sorted((doc, 1 + doc % 3) for doc in docs[:count]) + [(doc, 1 + doc % 3) for doc in docs[count:]]
+    content = b"".join(POSTING.pack(*pair) for pair in pairs[count:])
+    if count and docs:
+        content = seal([np.array(pairs[:count], RECORD)])[0] + content
+    found, at = Postings(), 0
+    for size in [*sizes, len(content)]:
+        piece = content[at : at + max(size, 12)]
+        whole = at + len(piece) == len(content)
+        found.extend(b"gen1", 4 + at, piece, 401, whole=whole)
+        assert found.seen <= 4 + at + len(piece)
+        assert found.is_cut is (found.seen - 4 < (sealed_bytes(content) or 0))
+        at = found.seen - 4
+    assert at == len(content)
+    assert list(zip(found.docs.tolist(), found.tfs.tolist(), strict=True)) == sorted(pairs)
+    found.extend(b"gen2", 4, POSTING.pack(9, 9), 401)
+    assert (found.docs.tolist(), found.tfs.tolist(), found.is_cut) == ([9], [9], False)
+
+
+def test_a_damaged_sealed_part_is_refused_and_what_was_known_stays():
+    [sealed] = seal([np.array([(doc, 1) for doc in range(20)], RECORD)])
+    flipped = sealed[:-1] + bytes([sealed[-1] ^ 1])
+    found = Postings()
+    found.extend(b"gen1", 4, sealed, 20)
+    for damaged, next_doc in ((flipped, 20), (sealed[:-1], 20), (sealed[:7], 20), (sealed + b"abc", 20), (sealed, 19)):
+        for _ in range(2):
+            with pytest.raises(CorruptIndexError, match="jiyi check"):
+                found.extend(b"gen2", 4, damaged, next_doc)
+            assert (found.generation, found.docs.tolist()) == (b"gen1", list(range(20)))
+    begun = Postings()
+    begun.extend(b"gen2", 4, flipped[:15], 20, whole=False)
+    for _ in range(2):
+        with pytest.raises(CorruptIndexError, match="jiyi check"):
+            begun.extend(b"gen2", 19, flipped[15:], 20)
+        assert (begun.is_cut, begun.seen) == (True, 19)
 
 
 @RANKERS

@@ -14,13 +14,17 @@ import numpy as np
 
 from jiyi.errors import CorruptIndexError
 from jiyi.postings import DEATH, GENERATION_BYTES
+from jiyi.sealed_postings import RECORD, Columns, sealed_bytes, unseal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
+
+    Unseal = Callable[[bytes], Columns]
 
 _Number = TypeVar("_Number", bound=np.generic)
 
-POSTING = np.dtype([("doc", "<u4"), ("tf", "<u2")])
 JOURNAL = np.dtype([("doc", "<u4"), ("length", "<u4"), ("created", "<i8"), ("importance", "<f4")])
 DENSE = 32
 """A term that at least one in so many documents contains gets a bitmap: it costs no more than its postings."""
@@ -29,6 +33,8 @@ _OBJECT_BYTES = 400
 _BITS = np.uint64(63)
 _SHIFT = np.uint64(6)
 _ONE = np.uint64(1)
+_NO_DOCS: NDArray[np.uint32] = np.empty(0, np.uint32)
+_NO_TFS: NDArray[np.uint16] = np.empty(0, np.uint16)
 
 
 def _grown(array: NDArray[_Number], size: int, fill: float = 0) -> NDArray[_Number]:
@@ -45,9 +51,27 @@ def _records(data: bytes, kind: np.dtype[np.void], next_doc: int) -> NDArray[np.
     if len(data) % kind.itemsize:
         raise CorruptIndexError("a record of the index is cut short; run: jiyi check")
     records = np.frombuffer(data, kind)
-    if records.size and records["doc"].max() >= next_doc:
-        raise CorruptIndexError("the index names a document number that was never given out; run: jiyi check")
+    _check_numbers(records["doc"], next_doc)
     return records
+
+
+def _check_numbers(docs: NDArray[np.uint32], next_doc: int) -> None:
+    if docs.size and docs.max() >= next_doc:
+        raise CorruptIndexError("the index names a document number that was never given out; run: jiyi check")
+
+
+def _decoded(
+    content: bytes, sealed: int | None, next_doc: int, unseal: Unseal, *, whole: bool
+) -> tuple[NDArray[np.uint32], NDArray[np.uint16], int]:
+    """Decode postings whose first `sealed` bytes are sealed; gives also how many bytes at the end are cut off."""
+    first = unseal(content[:sealed]) if sealed != 0 else Columns(_NO_DOCS, _NO_TFS)
+    _check_numbers(first.docs, next_doc)
+    rest = content[sealed:]
+    cut = 0 if whole else len(rest) % RECORD.itemsize
+    records = _records(rest[: len(rest) - cut], RECORD, next_doc)
+    if not first.docs.size:
+        return records["doc"], records["tf"], cut
+    return np.concatenate([first.docs, records["doc"]]), np.concatenate([first.tfs, records["tf"]]), cut
 
 
 class Bitmap:
@@ -89,8 +113,8 @@ class Postings:
     """
 
     __slots__ = (
-        "_docs", "_row", "_tfs", "_twins", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df", "generation",
-        "seen", "size",
+        "_begun", "_docs", "_row", "_tfs", "_twins", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df",
+        "generation", "seen", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -102,7 +126,8 @@ class Postings:
         self.df = 0
         self.as_of: bytes | None = None
         self.generation = b""
-        self.seen = 0  # bytes of the key that are decoded here
+        self.seen = 0  # bytes of the key that are here
+        self._begun = b""  # those of a sealed part that has not come whole yet
         self.bitmap: Bitmap | None = None
         # The largest part that one of the first `bounded` postings can have in a score, for what `bounded_for` says.
         self.bound, self.bounded = 0.0, 0
@@ -122,7 +147,12 @@ class Postings:
     def nbytes(self) -> int:
         """Memory held."""
         bitmap = self.bitmap.nbytes if self.bitmap is not None else 0
-        return self._docs.nbytes + self._tfs.nbytes + bitmap + _OBJECT_BYTES
+        return self._docs.nbytes + self._tfs.nbytes + bitmap + len(self._begun) + _OBJECT_BYTES
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a sealed part has come in part only: what is here cannot be used before the rest."""
+        return bool(self._begun)
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -133,18 +163,39 @@ class Postings:
             self._row = (*(array.__array_interface__["data"][0] for array in arrays), self.size, bitmap.size)
         return self._row
 
-    def extend(self, generation: bytes, start: int, data: bytes, next_doc: int) -> None:
+    def extend(  # noqa: PLR0913 - the last two have defaults for all but the reader of snapshots
+        self,
+        generation: bytes,
+        start: int,
+        data: bytes,
+        next_doc: int,
+        *,
+        whole: bool = True,
+        unseal: Unseal = unseal,
+    ) -> None:
         """Take in bytes [start, start + len(data)) of the key; an older generation is forgotten.
 
-        Raises `CorruptIndexError` for a document number that has never been given out, that is from `next_doc` on.
+        `whole` says that the key ends there. If it does not, a record that is cut off is left to be read again, and
+        a sealed part is kept until all of it is here; `unseal` decodes it.
+
+        Raises `CorruptIndexError`, and changes nothing, for a document number that has never been given out, that is
+        from `next_doc` on, for a damaged sealed part and for an end within one or within a record.
         """
-        records = _records(data, POSTING, next_doc)
-        if generation != self.generation or start < self.seen:
+        known = generation == self.generation and start >= self.seen
+        begun = self._begun if known else b""
+        content = begun + data
+        sealed = sealed_bytes(content) if generation and (begun or start == GENERATION_BYTES) else 0
+        if not whole and (sealed is None or sealed > len(content)):
+            docs, tfs, kept, end = _NO_DOCS, _NO_TFS, content, start + len(data)
+        else:
+            docs, tfs, cut = _decoded(content, sealed, next_doc, unseal, whole=whole)
+            kept, end = b"", start + len(data) - cut
+        if not known:
             self.size, self.generation, self.bitmap, self.bounded_for, self._twins = 0, generation, None, None, False
         self._row = None
-        self.seen = start + len(data)
-        if records.size:
-            begin = self._append(records)
+        self._begun, self.seen = kept, end
+        if docs.size:
+            begin = self._append(docs, tfs)
             if self._twins:  # in a damaged list only; there, bits would not tell positions
                 self.bitmap = None
             elif self.bitmap is not None or self.size * DENSE >= next_doc:
@@ -152,12 +203,12 @@ class Postings:
                     self.bitmap, begin = Bitmap(), 0
                 self.bitmap.update(self.docs, begin)
 
-    def _append(self, records: NDArray[np.void]) -> int:
-        """Add records and keep the order; gives the position up to which nothing has changed."""
-        begin, end = self.size, self.size + records.size
+    def _append(self, new_docs: NDArray[np.uint32], new_tfs: NDArray[np.uint16]) -> int:
+        """Add postings and keep the order; gives the position up to which nothing has changed."""
+        begin, end = self.size, self.size + new_docs.size
         self._docs, self._tfs = _grown(self._docs, end), _grown(self._tfs, end)
-        self._docs[begin:end] = records["doc"]
-        self._tfs[begin:end] = records["tf"]
+        self._docs[begin:end] = new_docs
+        self._tfs[begin:end] = new_tfs
         self.size = end
         docs = self._docs[:end]
         around = docs[max(0, begin - 1) :]

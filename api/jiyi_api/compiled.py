@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jiyi_api import kernel
+from jiyi.sealed_postings import RECORD, seal
+from jiyi_api import kernel, unsealing
 from jiyi_api.columns import Journal, Postings
 from jiyi_api.ranking import Question, Ranked, Scored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from jiyi.sealed_postings import Columns
 
 _AHEAD = 0.97
 """Bounds are worked out for documents that count as this much shorter: they stay right while avgdl grows a little."""
@@ -128,11 +131,16 @@ class NumbaRanker:
         kernel.explain(table, idfs, question.journal.lengths, question.k1, question.b, question.avgdl, docs, tfs, parts)
         return Ranked(docs, tfs, parts, docs.size)
 
+    def unseal(self, sealed: bytes) -> Columns:
+        """See `Ranker`."""
+        return unsealing.unseal(sealed)
+
     def warm_up(self) -> None:
         """Compile everything, or load it from numba's cache; takes seconds the first time."""
         journal, column = Journal(""), Postings()
         journal.reach(1)
         column.extend(b"", 0, bytes(6), 1)
+        self.unseal(*seal([np.zeros(1, RECORD)]))
         question = Question(
             journal=journal, columns=[column], idfs=[1.0], filters=[[column]], k1=1.0, b=0.5, avgdl=1.0, limit=1
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from jiyi.sealed_postings import Columns
     from jiyi_api.columns import Journal, Postings
 
 FOREVER_MS = 2**62
@@ -91,6 +92,10 @@ class Ranker(Protocol):
 
     def explain(self, question: Question, docs: NDArray[np.uint32]) -> Ranked:
         """Give frequencies and parts of documents that match, in their order; `total` is their number."""
+        ...
+
+    def unseal(self, sealed: bytes) -> Columns:
+        """Decode a sealed part of a list; see `jiyi.sealed_postings`."""
         ...
 
     def warm_up(self) -> None:

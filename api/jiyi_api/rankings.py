@@ -123,12 +123,12 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
     snapshots must stand still meanwhile.
     """
     known = [snapshot for snapshot in snapshots if snapshot is not None]
-    size, tokens = sum(one.docs for one in known), sum(one.tokens for one in known)
+    size, tokens = sum([one.docs for one in known]), sum([one.tokens for one in known])
     avgdl = average_length(tokens, size)
     present = [
         PresentTerm(term, df, idf(size, df), weight)
         for term, weight in wanted.terms.items()
-        if (df := sum(one.terms[term].df for one in known))
+        if (df := sum([one.terms[term].df for one in known]))
     ]
     present.sort(key=_WORTH, reverse=True)
     questions = [_question(one, wanted, present, avgdl, limit) for one in known]

@@ -7,7 +7,6 @@ import math
 import time
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
@@ -27,7 +26,7 @@ from jiyi_api.snippets import snippet
 from jiyi_api.time_words import find_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
@@ -217,32 +216,36 @@ class Searcher:
         """Fetch the ranked documents and put those of all namespaces in one order, tier by tier."""
         hits: list[Hit] = []
         expired = moved = 0
-        seen: set[tuple[str, int]] = set()
+        shown: set[tuple[str, int]] = set()
         for tier, rankings in enumerate(tiers):
-            ranked: list[tuple[float, int, int, Hit]] = []
+            placed: list[tuple[int, Hit]] = []
             for ns, ranking in zip(query.namespaces, rankings, strict=False):
                 if ranking.journal is None or not ranking.found.docs.size:
                     continue
                 docs = ranking.found.docs.tolist()
                 fetched = await self._documents.fetch(ns, docs, ranking.journal, ranking.moves)
                 expired, moved = expired + fetched.expired, moved + fetched.moved
-                for hit, doc in self._hits(query, ranking, fetched.documents):
-                    if (ns, doc) in seen:
-                        continue
-                    seen.add((ns, doc))
-                    if len(query.namespaces) > 1:
-                        hit.ns = ns
-                    if len(tiers) > 1:
+                found = self._hits(query, ranking, fetched.documents)
+                if len(tiers) > 1:
+                    found = [(doc, hit) for doc, hit in found if (ns, doc) not in shown]
+                    shown.update((ns, doc) for doc, _ in found)
+                    for _, hit in found:
                         hit.matched_all = tier == 0
-                    ranked.append((hit.score, int(ranking.journal.created[doc]), doc, hit))
+                if len(query.namespaces) > 1:
+                    created = ranking.journal.created
+                    for _, hit in found:
+                        hit.ns = ns
+                    found = [(int(created[doc]), hit) for doc, hit in found]
+                placed += found
             if len(rankings) > 1:
-                ranked.sort(key=itemgetter(0, 1, 2), reverse=True)
-            hits += [hit for *_, hit in ranked]
+                placed.sort(key=lambda one: (one[1].score, one[0]), reverse=True)
+            hits += [hit for _, hit in placed]
         return Found(hits, expired, moved)
 
-    def _hits(
-        self, query: SearchQuery, ranking: Ranking, documents: Mapping[int, Document]
-    ) -> Iterator[tuple[Hit, int]]:
+    @staticmethod
+    def _hits(query: SearchQuery, ranking: Ranking, documents: Mapping[int, Document]) -> list[tuple[int, Hit]]:
+        """Give number and hit of each document of a ranking that was fetched."""
+        hits = []
         for place, (doc, matched, length) in enumerate(ranking.hits()):
             if (document := documents.get(doc)) is None:
                 continue
@@ -259,7 +262,8 @@ class Searcher:
             if ranking.factors is not None:
                 hit.factors = ranking.factors[place]
                 hit.score = hit.factors.score
-            yield hit, doc
+            hits.append((doc, hit))
+        return hits
 
 
 def _wanted(query: SearchQuery, terms: Mapping[str, float]) -> Wanted:

@@ -120,7 +120,11 @@ class Service:
         replays = Replays(database, settings.stream, settings.max_backlog)
         readiness = ReadinessReader(database, stream, settings.max_content_bytes)
         snapshots = SnapshotReader(
-            database, analyzer.fingerprint, settings.cache_bytes, patience_s=settings.redis_timeout_ms / 1000
+            database,
+            analyzer.fingerprint,
+            settings.cache_bytes,
+            patience_s=settings.redis_timeout_ms / 1000,
+            unseal=ranker.unseal,
         )
         documents = Documents(database, settings.document_cache_bytes)
         searcher = Searcher(database, analyzer, snapshots, ranker, documents=documents)

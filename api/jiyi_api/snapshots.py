@@ -17,6 +17,7 @@ from jiyi.lanes import Refused, lane_of
 from jiyi.logs import get_logger
 from jiyi.memories import format_time
 from jiyi.postings import GENERATION_BYTES, MAX_DOC
+from jiyi.sealed_postings import unseal
 from jiyi_api.columns import ColumnCache, Journal, Postings
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from jiyi.connections import Database
+    from jiyi_api.columns import Unseal
 
 PIECE_BYTES = 4_194_300
 """Most bytes of one key in one answer: a multiple of both record sizes, and a few milliseconds of copying."""
@@ -61,10 +63,19 @@ class SnapshotReader:
     their instants, and a query scores before the next answer comes in.
     """
 
-    def __init__(self, database: Database, analyzer: str, cache_bytes: int, *, patience_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        database: Database,
+        analyzer: str,
+        cache_bytes: int,
+        *,
+        patience_s: float = 5.0,
+        unseal: Unseal = unseal,
+    ) -> None:
         self._database = database
         self._analyzer = analyzer
         self._patience_s = patience_s
+        self._unseal = unseal
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._wiped_at_s: float | None = None
         self.cache = ColumnCache(cache_bytes)
@@ -215,10 +226,12 @@ class SnapshotReader:
     def _take_term(self, ns: str, term: str, column: Postings, answer: list[Any], next_doc: int) -> bool:
         column.df, generation, start, total, data = answer
         column.as_of = None  # until all is whole
-        if data or column.generation != generation or column.seen != start or self.cache.postings(ns, term) is None:
-            column.extend(generation, start, data, next_doc)
+        known = column.generation == generation and column.seen == start and not column.is_cut
+        if data or not known or self.cache.postings(ns, term) is None:
+            whole = start + len(data) >= total
+            column.extend(generation, start, data, next_doc, whole=whole, unseal=self._unseal)
             self.cache.keep(ns, term, column)
-        return bool(not generation or start + len(data) >= total)
+        return bool(not generation or column.seen >= total)
 
     def _count(self, known: Iterable[Postings | None], answers: Sequence[list[Any]]) -> None:
         """Count what the cache had of each term: all (hit), something (delta), nothing (miss); or it is short."""

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jiyi.sealed_postings import unseal
 from jiyi_api.ranking import Question, Ranked, Scored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from jiyi.sealed_postings import Columns
     from jiyi_api.columns import Postings
 
 
@@ -58,6 +60,10 @@ class NumpyRanker:
         tfs = np.array([_frequencies(column, docs) for column in question.columns], np.uint16)
         tfs = tfs.reshape(len(question.columns), docs.size).T
         return Ranked(docs, tfs, _parts(question, docs, tfs), docs.size)
+
+    def unseal(self, sealed: bytes) -> Columns:
+        """See `Ranker`."""
+        return unseal(sealed)
 
     def warm_up(self) -> None:
         """There is nothing to compile."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.engines import TOP, ServerLoad
 from jiyi.analysis import Analyzer
 from jiyi_api.queries import SearchQuery, SearchRequest
+from jiyi_api.ranking import choose_ranker
 from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import SnapshotReader
 
@@ -32,7 +33,9 @@ class Jiyi:
         self._database = database
         self._places = places
         analyzer = Analyzer()
-        self._searcher = Searcher(database, analyzer, SnapshotReader(database, analyzer.fingerprint, CACHE_BYTES))
+        ranker = choose_ranker()
+        reader = SnapshotReader(database, analyzer.fingerprint, CACHE_BYTES, unseal=ranker.unseal)
+        self._searcher = Searcher(database, analyzer, reader, ranker)
         self._queries: dict[str, SearchQuery] = {}
         self.matched = 0
 

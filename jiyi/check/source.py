@@ -42,7 +42,10 @@ class DamagedError(Exception):
 
 
 class TermState(NamedTuple):
-    """A term at one instant: df, whether its postings lie in their own key, all bytes of their records."""
+    """A term at one instant: df, whether its postings lie in their own key, and all bytes of them.
+
+    In a key of their own they may begin with a sealed part.
+    """
 
     df: int
     generation: bytes

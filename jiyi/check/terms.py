@@ -10,7 +10,9 @@ from jiyi import keys
 from jiyi.check.forward import bucket_of, join, split
 from jiyi.check.journal import ALIVE, DEAD, UNKNOWN
 from jiyi.check.report import KEPT_PER_KIND, Kind
+from jiyi.errors import CorruptIndexError
 from jiyi.postings import DF, GENERATION_BYTES, POSTING, split_term_value
+from jiyi.sealed_postings import RECORD, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +28,6 @@ _PAGE = 1_000
 _LONG_TERMS = 100
 _LONG_BYTES = 4_194_304
 """Long lists are read together up to so many, and up to about so many bytes; a longer one is read alone."""
-RECORD = np.dtype([("doc", "<u4"), ("tf", "<u2")])
-assert RECORD.itemsize == POSTING.size
 
 
 class Lists(NamedTuple):
@@ -167,18 +167,27 @@ class Terms:
         long: list[tuple[int, bytes]] = []
         for term, state in zip(terms, await self._source.snapshot(terms), strict=True):
             number = self._forward.vocabulary[term.encode()]
-            value = DF.pack(state.df) + state.records
+            df = DF.pack(state.df)
             if state.generation or not state.df:  # without a df it has left the dictionary
                 self._account_long(term, number, state)
-                long.append((number, value))
+                if (records := self._plain(number, state.records)) is not None:
+                    long.append((number, df + records))
             elif state.records:
-                inline.append((number, value))
+                inline.append((number, df + state.records))
             else:
                 self._add(Kind.POSTING, self._place(number), f"postings of {state.df} documents", "no such key")
         for found, is_inline in ((inline, True), (long, False)):
             numbers, values = [number for number, _ in found], [value for _, value in found]
             self._compare_lists(self._lists(numbers, values, inline=is_inline))
         return [None] * len(terms)
+
+    def _plain(self, number: int, postings: bytes) -> bytes | None:
+        """Give all records of a list in a key of its own; None, reported, where its sealed part is damaged."""
+        try:
+            return plain(postings)
+        except CorruptIndexError as error:
+            self._add(Kind.POSTING, self._place(number), "a sealed part that can be read", str(error).partition(";")[0])
+            return None
 
     def _account_long(self, term: str, number: int, state: TermState) -> None:
         self._source.report.index_bytes += state.total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio.to_thread
 import numpy as np
 from redis.exceptions import ResponseError
 
@@ -14,9 +15,11 @@ from jiyi.check.journal import ALIVE
 from jiyi.check.known_keys import KnownKeys
 from jiyi.check.namespace import groups_of_buckets
 from jiyi.check.source import NamespaceMovedError
-from jiyi.check.terms import RECORD, Terms
+from jiyi.check.terms import Terms
+from jiyi.errors import CorruptIndexError
 from jiyi.postings import DF, GENERATION_BYTES, INLINE_BYTES
 from jiyi.repair.rebuild import Rebuild
+from jiyi.sealed_postings import RECORD, contents_of, open_part, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,9 +57,15 @@ class Stored(NamedTuple):
         return [self.entry, self.key[:GENERATION_BYTES], len(self.key), at_once]
 
     def records(self) -> NDArray[np.void]:
-        """Postings, as far as there are whole ones."""
-        raw = self.entry[DF.size :] or (self.key or b"")[GENERATION_BYTES:]
-        return np.frombuffer(raw[: len(raw) // RECORD.itemsize * RECORD.itemsize], RECORD)
+        """Postings, as far as there are whole ones; `CorruptIndexError` where a sealed part is damaged."""
+        return _whole(self.entry[DF.size :] or plain(self._content()))
+
+    def open_records(self) -> NDArray[np.void]:
+        """Postings that are not sealed."""
+        return _whole(self.entry[DF.size :] or open_part(self._content()))
+
+    def _content(self) -> bytes:
+        return (self.key or b"")[GENERATION_BYTES:]
 
 
 class TermsRepair:
@@ -139,19 +148,20 @@ class TermsRepair:
         left: list[bytes] = []
         call: dict[bytes, list[Argument]] = {}
         size = 0
-        for term, postings in due.items():
-            raw = postings.tobytes()
-            if len(raw) > _BYTES:
+        # In a thread: long lists take longer than other tasks of a worker should wait.
+        values = await anyio.to_thread.run_sync(_values, due)
+        for term, (entry, content) in values.items():
+            if len(content) > _BYTES:
                 async with Rebuild(self._target) as rebuild:
-                    await rebuild.write(raw)
-                    change = [term, *stored[term].fence(), DF.pack(len(postings)), b"", rebuild.size]
+                    await rebuild.write(content)
+                    change = [term, *stored[term].fence(), entry, b"", rebuild.size]
                     left += await self._call(source, {term: change}, rebuild.key)
                 continue
-            if call and size + len(raw) > _BYTES:
+            if call and size + len(content) > _BYTES:
                 left += await self._call(source, call)
                 call, size = {}, 0
-            call[term] = [term, *stored[term].fence(), *_value(postings), 0]
-            size += len(raw)
+            call[term] = [term, *stored[term].fence(), entry, content, 0]
+            size += len(content)
         return left + (await self._call(source, call) if call else [])
 
     async def _call(self, source: Source, changes: dict[bytes, list[Argument]], rebuild: str = "") -> list[bytes]:
@@ -205,16 +215,30 @@ def _postings(source: Source, forward: Forward, term: bytes, stored: Stored) -> 
     alive = source.journal.states(docs) == ALIVE
     ours = np.empty(int(alive.sum()), RECORD)
     ours["doc"], ours["tf"] = docs[alive], tfs[alive]
-    listed = stored.records()
+    try:
+        listed = stored.records()
+    except CorruptIndexError:  # what was added since it was sealed can still be told
+        listed = stored.open_records()
     since = (source.journal.states(listed["doc"]) == ALIVE) & ~forward.covered(listed["doc"])
     records = np.concatenate([ours, listed[since]])
     _, first = np.unique(records["doc"], return_index=True)
     return records[first]
 
 
-def _value(postings: NDArray[np.void]) -> tuple[bytes, bytes]:
-    """Give dictionary entry and postings for a key of their own, either empty where there is none."""
-    if not len(postings):
-        return b"", b""
-    df, raw = DF.pack(len(postings)), postings.tobytes()
-    return (df + raw, b"") if DF.size + len(raw) <= INLINE_BYTES else (df, raw)
+def _whole(raw: bytes) -> NDArray[np.void]:
+    return np.frombuffer(raw[: len(raw) // RECORD.itemsize * RECORD.itemsize], RECORD)
+
+
+def _values(due: dict[bytes, NDArray[np.void]]) -> dict[bytes, tuple[bytes, bytes]]:
+    """Give dictionary entry and content of a key of its own, sealed, of each term; either is empty where none is."""
+    values = {}
+    long = []
+    for term, postings in due.items():
+        df = DF.pack(len(postings)) if len(postings) else b""
+        if DF.size + postings.nbytes <= INLINE_BYTES:
+            values[term] = df + postings.tobytes(), b""
+        else:
+            long.append(term)
+    contents = contents_of([due[term] for term in long])
+    values |= {term: (DF.pack(len(due[term])), content) for term, content in zip(long, contents, strict=True)}
+    return values

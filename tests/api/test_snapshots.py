@@ -8,8 +8,8 @@ import pytest
 
 from api.conftest import Index
 from api.test_search import naive_scores
-from jiyi import keys
-from jiyi.errors import AnalyzerMismatchError, InvalidQueryError, UnavailableError
+from jiyi import compaction, keys
+from jiyi.errors import AnalyzerMismatchError, CorruptIndexError, InvalidQueryError, UnavailableError
 from jiyi.settings import Settings
 from jiyi_api import documents, snapshots
 from jiyi_api import searcher as searcher_module
@@ -82,6 +82,46 @@ async def test_an_index_that_comes_in_pieces_is_put_together(either, analyzer, m
         assert found == {}
         expected = pytest.approx(naive_scores(analyzer, contents, "redis stream"), abs=1e-9)
         assert await scores(searcher, "redis stream") == expected
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 2**24])
+async def test_a_sealed_index_comes_in_pieces_as_well(either, analyzer, monkeypatch, cache_bytes):
+    """A sealed part is not decoded before it is whole; it is sealed anew meanwhile, too, and more is added."""
+    monkeypatch.setattr(snapshots, "PIECE_BYTES", 60)
+    monkeypatch.setattr(compaction, "LEAST_OPEN", 1)
+    index, contents = Index(either, analyzer), {}
+    searcher = searcher_on(either, analyzer, cache_bytes)
+    for turn in range(4):
+        new = {f"m{turn}-{i}": f"redis {WORDS[i % 3]}" for i in range(60)}
+        contents |= new
+        await index.write_all(new)
+        if turn != 2:
+            await compaction.compact_namespace(either, "default", growth_only=True)
+        expected = pytest.approx(naive_scores(analyzer, contents, "redis stream"), abs=1e-9)
+        for _ in range(2):
+            assert await scores(searcher, "redis stream") == expected
+
+
+@pytest.mark.parametrize("piece_bytes", [60, 2**20])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "short", "generation"])
+async def test_a_damaged_sealed_list_is_refused_again_and_again(database, analyzer, monkeypatch, damage, piece_bytes):
+    """Never answered from what could be read of it; the other words are found."""
+    monkeypatch.setattr(snapshots, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(compaction, "LEAST_OPEN", 1)
+    await Index(database, analyzer).write_all({f"m{i}": "redis" if i % 2 else "redis stream" for i in range(90)})
+    await compaction.compact_namespace(database, "default", growth_only=True)
+    key = keys.index_key("default", "redi")
+    value = await database.get(key)
+    damaged = {"flipped": value[:70] + bytes([value[70] ^ 2]) + value[71:], "cut": value[:-1], "short": value[:10],
+               "generation": value[:4] + b"\xff\xff\xff\xff"}[damage]  # fmt: skip
+    await database.set(key, damaged)
+    searcher = searcher_on(database, analyzer)
+    for _ in range(3):
+        with pytest.raises(CorruptIndexError, match="jiyi check"):
+            await searcher.search(asked("redis stream"))
+    assert len(await scores(searcher, "stream")) == 45
+    await database.set(key, value)
+    assert len(await scores(searcher, "redis")) == 90
 
 
 async def test_an_index_that_never_stops_growing_is_given_up(database, analyzer, monkeypatch):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from jiyi import keys
+from jiyi import compaction, keys
 from jiyi.check import Kind, check_namespace
 from jiyi.postings import DF, POSTING
+from jiyi.sealed_postings import RECORD, plain, seal, sealed_bytes
 
+from .changes import build, write
 from .findings import bucket, doc_of, kinds
 
 pytestmark = pytest.mark.anyio
@@ -135,3 +138,40 @@ async def test_a_postings_key_without_dictionary_entry(built):
     await built.set(keys.index_key("n", "own20"), b"\0\0\0\0")
     report = await check_namespace(built, "n")
     assert report.counts == {Kind.INDEX_KEY: 2}
+
+
+@pytest.fixture
+async def sealed(built, monkeypatch):
+    """The key of a list of which a part is sealed, with its value."""
+    monkeypatch.setattr(compaction, "LEAST_OPEN", 1)
+    await compaction.compact_namespace(built, "n", growth_only=True)
+    await build(built, "n", [write(f"late{i}", f"{4000 + i}-0", "common") for i in range(3)])
+    report = await check_namespace(built, "n")
+    assert report.problems == []
+    assert report.live_postings > 0
+    key = keys.index_key("n", "common")
+    value = await built.get(key)
+    assert 0 < sealed_bytes(value[4:]) == len(value) - 4 - 3 * POSTING.size
+    return key, value
+
+
+async def test_any_flipped_bit_of_a_sealed_part(built, sealed):
+    key, value = sealed
+    for at in range(4, 4 + sealed_bytes(value[4:])):
+        await built.set(key, value[:at] + bytes([value[at] ^ 1 << at % 8]) + value[at + 1 :])
+        assert Kind.POSTING in await kinds(built)
+
+
+async def test_a_sealed_part_that_is_cut_short(built, sealed):
+    key, value = sealed
+    for end in (4, 8, 11, 20, sealed_bytes(value[4:]) + 3):
+        await built.set(key, value[:end])
+        assert Kind.POSTING in await kinds(built)
+
+
+async def test_a_sealed_part_that_is_right_and_of_another_list(built, sealed):
+    key, value = sealed
+    docs = np.frombuffer(plain(value[4:]), RECORD)[:-3].copy()
+    docs["tf"][7] += 1
+    await built.set(key, value[:4] + seal([docs])[0] + value[-18:])
+    assert await kinds(built) == {Kind.POSTING}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 
 import anyio
+import numpy as np
 import pytest
 
 from jiyi import keys, scripts
+from jiyi.sealed_postings import RECORD, seal
 
 from .conftest import apply, delete, dump, flush_scripts, hash_of, refused, refused_when_full, write, wrong_type
 
@@ -177,6 +179,28 @@ async def test_what_was_added_to_a_long_list_since_is_carried_over(either, rebui
     assert found[4:76] == new
     assert len(found) == 76 + 12
     await apply(either, NS, *[delete(f"m{i}", "99-0") for i in range(11)], delete("new", "99-0"))
+    assert await stored(either, "long") == (None, None)
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+async def test_a_list_is_sealed_and_what_was_added_since_follows(either, rebuilt):
+    """The script does not know of sealed parts: what is added stands behind what the caller gives."""
+    await fill(either)
+    fence = await read(either, "long", at_once=True)
+    await apply(either, NS, write("new", "50-0", "long"), delete("m11", "51-0"))
+    [sealed] = seal([np.array([(doc, 1) for doc in range(12)], RECORD)])
+    given = {"rebuilt": sealed} if rebuilt else {"postings": sealed}
+    assert await mend(either, "long", fence, df(12), **given) == [1]
+    new = int(await either.hget("memory:{default}:new", "doc"))
+    entry, found = await stored(either, "long")
+    assert (entry, found[4:]) == (df(12), sealed + records(new))
+    await apply(either, NS, write("newer", "52-0", "long long"))
+    newer = int(await either.hget("memory:{default}:newer", "doc"))
+    entry, longer = await stored(either, "long")
+    assert (entry, longer) == (df(13), found + struct.pack("<IH", newer, 2))
+    await apply(
+        either, NS, *[delete(memory_id, "99-0") for memory_id in ("new", "newer", *[f"m{i}" for i in range(11)])]
+    )
     assert await stored(either, "long") == (None, None)
 
 

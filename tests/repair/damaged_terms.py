@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from jiyi import keys
+import numpy as np
+from check.changes import build, write
+
+from jiyi import compaction, keys
 from jiyi.check import Kind
 from jiyi.postings import DF, POSTING
+from jiyi.sealed_postings import RECORD, seal, sealed_bytes
 
 from .damage import damage
 from .namespaces import bucket, doc_of
@@ -130,3 +134,62 @@ async def orphaned_postings(db):
     await db.set(keys.index_key("n", "ghost"), b"\0\0\0\0")
     await db.set(keys.index_key("n", "own20"), b"\0\0\0\0")
     await db.rpush(keys.index_key("n", "other"), "of another type")
+
+
+async def sealed(db):
+    """The key of a list of which a part is sealed, with its value."""
+    least, compaction.LEAST_OPEN = compaction.LEAST_OPEN, 1
+    await compaction.compact_namespace(db, "n", growth_only=True)
+    compaction.LEAST_OPEN = least
+    await build(db, "n", [write(f"late{i}", f"{4000 + i}-0", "common") for i in range(3)])
+    key = keys.index_key("n", "common")
+    value = await db.get(key)
+    assert 0 < sealed_bytes(value[4:]) == len(value) - 4 - 3 * POSTING.size
+    return key, value
+
+
+@damage(Kind.POSTING)
+async def sealed_part_with_a_flipped_bit(db):
+    key, value = await sealed(db)
+    await db.set(key, value[:20] + bytes([value[20] ^ 4]) + value[21:])
+
+
+@damage(Kind.POSTING)
+async def sealed_part_cut_short(db):
+    key, value = await sealed(db)
+    await db.set(key, value[:30])
+
+
+@damage(Kind.POSTING)
+async def sealed_part_of_a_wrong_length(db):
+    """Longer than the key, or so short that what follows is read as records."""
+    key, value = await sealed(db)
+    await db.set(key, value[:8] + DF.pack(2**32 - 1) + value[12:])
+    filters = keys.index_key("n", keys.filter_term("author", "alice"))
+    value = await db.get(filters)
+    await db.set(filters, value[:8] + DF.pack(3) + value[12:])
+
+
+@damage(Kind.POSTING)
+async def sealed_part_without_its_mark(db):
+    key, value = await sealed(db)
+    await db.set(key, value[:4] + bytes(4) + value[8:])
+
+
+@damage(Kind.POSTING)
+async def records_taken_for_a_sealed_part(db):
+    key = keys.index_key("n", "common")
+    await db.setrange(key, 4, b"\xff\xff\xff\xff")
+
+
+@damage(Kind.POSTING)
+async def another_list_that_is_sealed_well(db):
+    key, value = await sealed(db)
+    [other] = seal([np.array([(doc, 1) for doc in range(0, 30, 2)], RECORD)])
+    await db.set(key, value[:4] + other + value[4 + sealed_bytes(value[4:]) :])
+
+
+@damage(Kind.POSTING)
+async def sealed_posting_that_is_there_again(db):
+    key, _ = await sealed(db)
+    await db.append(key, POSTING.pack(await doc_of(db, "m20"), 1))

@@ -18,6 +18,7 @@ from conftest import start_server, wait_until
 
 from jiyi import Producer, dead_letters, keys
 from jiyi.check import check, check_namespace
+from jiyi.compaction import compact_namespace
 from jiyi.connections import connect
 from jiyi.errors import AnalyzerMismatchError, CorruptIndexError
 from servers.asking import Asker
@@ -43,6 +44,9 @@ async def build(database, settings, analyzer):
     await consumer.stream.ensure_group()
     async with Producer(settings=settings) as producer:
         for number in range(240):
+            if number == 160:
+                await consumer.catch_up()
+                await compact_namespace(database, "default")
             memory_id = f"m{dice.randrange(90)}"
             if number % 10 == 9:
                 await producer.delete(memory_id)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 from redis.exceptions import ResponseError
 
 from jiyi import keys, metrics
-from jiyi.compaction import compact_namespace, is_due
+from jiyi.compaction import compact_namespace, has_grown, is_due
 from jiyi.connections import execute
 from jiyi.errors import CorruptIndexError, UnavailableError
 from jiyi.logs import get_logger
+from jiyi.repair.target import number_of
 
 if TYPE_CHECKING:
     from jiyi.connections import Database
@@ -28,14 +30,17 @@ class Compactor:
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
         self._name = name
-        self._due: set[str] = set()
+        self._due: dict[str, bool] = {}  # namespace → whether it has only grown
         self._wanted = anyio.Event()
 
     async def look(self, ns: str) -> None:
         """See whether a namespace is due, and if so take it up soon."""
-        docs = int(await execute(self._database, "HGET", keys.stats_key(ns), "docs") or 0)
-        if is_due(docs, int(await execute(self._database, "STRLEN", keys.journal_key(ns)))):
-            self._due.add(ns)
+        counters = await execute(self._database, "HMGET", keys.stats_key(ns), "docs", "next_doc", "sealed")
+        docs, next_doc = (int(counter or 0) for counter in counters[:2])
+        sealed = number_of(counters[2]) or 0  # of what it says nothing hangs on but the time of the next
+        wasteful = is_due(docs, int(await execute(self._database, "STRLEN", keys.journal_key(ns))))
+        if wasteful or has_grown(docs, next_doc, sealed):
+            self._due[ns] = not wasteful
             self._wanted.set()
 
     async def run(self, scope: anyio.CancelScope) -> None:
@@ -45,15 +50,18 @@ class Compactor:
                 await self._wanted.wait()
                 self._wanted = anyio.Event()
                 while self._due:
-                    await self._compact(self._due.pop())
+                    ns, growth_only = self._due.popitem()
+                    await self._compact(ns, growth_only=growth_only)
 
-    async def _compact(self, ns: str) -> None:
+    async def _compact(self, ns: str, *, growth_only: bool = False) -> None:
         key = keys.compaction_key(ns)
         try:
             if not await execute(self._database, "SET", key, self._name, "NX", "PX", _LEASE_MS):
                 return  # another worker does it
             try:
-                done = await compact_namespace(self._database, ns, on_step=lambda: self._renew(key))
+                done = await compact_namespace(
+                    self._database, ns, growth_only=growth_only, on_step=lambda: self._renew(key)
+                )
             finally:
                 with anyio.CancelScope(shield=True):
                     await execute(self._database, "DEL", key)
@@ -61,9 +69,7 @@ class Compactor:
             log.warning("compaction_failed", ns=ns, error=str(error))
         else:
             metrics.COMPACTED_POSTINGS.inc(done.postings)
-            log.info(
-                "namespace_compacted", ns=ns, postings=done.postings, documents=done.documents, seconds=done.seconds
-            )
+            log.info("namespace_compacted", ns=ns, **msgspec.structs.asdict(done))
 
     async def _renew(self, key: str) -> None:
         await execute(self._database, "PEXPIRE", key, _LEASE_MS)

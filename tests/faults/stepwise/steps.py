@@ -65,7 +65,7 @@ _STEPS = {
     "replay": (4, _WHICH | {"mishap": _MISHAP}),
     "drop": (2, _WHICH | {"mishap": _MISHAP}),
     "reindex": (2, {"changed": st.booleans(), "mishap": _MISHAP}),
-    "compact": (2, {"mishap": _MISHAP}),
+    "compact": (3, {"growth_only": st.booleans(), "mishap": _MISHAP}),
     "ask": (4, {}),
     "search": (4, {"word": st.sampled_from(WORDS)}),
     "flush_scripts": (1, {}),
