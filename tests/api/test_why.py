@@ -107,3 +107,7 @@ async def test_the_rank_is_right_far_behind(index, reader):
     await index.write_all({f"m{i:03}": "redis" + " filler" * i for i in range(250)})
     assert why(reader, "m249", q="redis")["rank"] == 250
     assert why(reader, "m120", q="redis")["rank"] == 121
+
+
+async def test_a_filter_of_several_values_is_met_by_one(filled):
+    assert why(filled, "next", tags=["x", "no such"])["verdict"] == "found"
