@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jiyi.analysis import Analyzer, TooManyTerms
-from jiyi.analysis.han_runs import MAX_RUN_LENGTH, HanRuns, find_han
+from jiyi.analysis.characters import find_han
+from jiyi.analysis.han_runs import MAX_RUN_LENGTH, HanRuns
 from jiyi.analysis.identifiers import split_identifiers
 from jiyi.analysis.stop_words import COMMON_HAN
 from jiyi.analysis.tokens import MAX_TERM_LENGTH

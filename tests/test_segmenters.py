@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jiyi.analysis.han_runs import split_common_han
+from jiyi.analysis.characters import split_common_han
 from jiyi.analysis.segmenters import open_segmenter
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -35,10 +35,11 @@ _MOST_EXPIRED = 1_000
 """Expired memories are passed over until they are swept; behind more than this many, better ones stay hidden."""
 
 
-class MatchedTerm(msgspec.Struct, rename="camel"):
+class MatchedTerm(msgspec.Struct, rename="camel", omit_defaults=True):
     """What one term of the question contributes to a hit; the scores of all add up to the hit's.
 
-    `weight` is what the term counts in the question: 1, or less for what is no word (see `Analyzer.query_terms`).
+    `weight` is what the term counts in the question: 1, or less for what is no word (see `Analyzer.question`).
+    `synonym_of` is there for a term that was not asked for: the word or phrase of the question that it stands for.
     """
 
     term: str
@@ -47,6 +48,7 @@ class MatchedTerm(msgspec.Struct, rename="camel"):
     idf: float
     weight: float
     score: float
+    synonym_of: str | None = None
 
 
 class Explanation(msgspec.Struct, rename="camel"):
@@ -159,7 +161,7 @@ class Searcher:
         """
         started = time.perf_counter()
         try:
-            terms = self._analyzer.query_terms(query.text)
+            terms, synonym_of = self._analyzer.question(query.text)
         except TooManyTerms as error:
             raise InvalidQueryError("q", str(error)) from None
         wanted, rewritten = query.limit, 0
@@ -174,6 +176,10 @@ class Searcher:
             if not moved and (ranking.found.docs.size == ranking.total or wider <= wanted):
                 break  # what is missing has expired
             wanted = max(wanted, wider)
+        if synonym_of:
+            for hit in hits:
+                for term in hit.matched_terms:
+                    term.synonym_of = synonym_of.get(term.term)
         took_s = time.perf_counter() - started
         metrics.SEARCH_SECONDS.observe(took_s)
         _SEARCHED[bool(hits)].inc()

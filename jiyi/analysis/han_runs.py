@@ -1,35 +1,21 @@
 """Han runs: unbroken stretches of Han characters, and the terms in them."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import lru_cache
 
-from jiyi.analysis import stop_words
+from jiyi.analysis.characters import COMMON
 from jiyi.analysis.han_folding import open_folding
 from jiyi.analysis.segmenters import Segmenter
+from jiyi.analysis.stop_words import OURS, StopWords
 from jiyi.analysis.tokens import MAX_TERM_LENGTH, Rule, Token
 
 # The longest run that a segmenter sees at once, in characters. Its search for new words copies the path at every
 # character, so a run of 100,000 rare ones would take quadratic time; no sentence comes near this length.
 MAX_RUN_LENGTH = 512
 
-# What both segmenters call Han and cut alike; other Han characters are terms by themselves.
-_COMMON = "\u4e00-\u9fd5"
-# With the unified ideographs of all planes, the iteration mark 々 and the zero 〇. Of the compatibility block, NFKC
-# leaves the dozen that are unified in truth.
-_HAN = (
-    f"{_COMMON}\u9fd6-\u9fff\u3400-\u4dbf々〇\U00020000-\U0002ee5f\U00030000-\U0003347f"
-    "\ufa0e\ufa0f\ufa11\ufa13\ufa14\ufa1f\ufa21\ufa23\ufa24\ufa27-\ufa29"
-)
-
-split_han = re.compile(f"([{_HAN}]+)").split
-"""Split a text into non-Han and Han in turn, beginning and ending with a possibly empty non-Han piece."""
-split_common_han = re.compile(f"([{_COMMON}]+)").split
-"""Like `split_han`, but uncommon Han characters stay in the non-Han pieces."""
-find_han = re.compile(f"[{_HAN}]").search
-
-_pieces = re.compile(f"[{_COMMON}]{{1,{MAX_RUN_LENGTH}}}|[^{_COMMON}]").findall
-_uncommon = re.compile(f"[^{_COMMON}]").match
+_pieces = re.compile(f"[{COMMON}]{{1,{MAX_RUN_LENGTH}}}|[^{COMMON}]").findall
+_uncommon = re.compile(f"[^{COMMON}]").match
 
 # The shortest runs come again and again: three characters or fewer are a quarter of all runs.
 _REMEMBERED = 1 << 15
@@ -42,14 +28,20 @@ class HanRuns:
 
     With `bigrams`, a net is laid beside the words, in which unknown names and new jargon are caught: every character is
     a term, and every two adjacent ones, as often as they occur, be they a word or not. Only common characters
-    (`COMMON_HAN`) are no terms by themselves, nor in a pair with one that is not common, unless that is a word. So
-    every two characters of a text find it. Words of three characters and more are left to their pairs.
+    (`common_han`) are no terms by themselves, nor in a pair with one that is not common, unless that is a word. So
+    every two characters of a text find it. Words of three characters and more are left to their pairs, but for those
+    of the user dictionary, `own`.
     """
 
-    def __init__(self, segmenter: Segmenter, *, bigrams: bool) -> None:
+    def __init__(
+        self, segmenter: Segmenter, *, bigrams: bool, stop_words: StopWords = OURS, own: Container[str] = ()
+    ) -> None:
         self._search = segmenter.search
         self._bigrams = bigrams
+        self._stop_words = stop_words
+        self._own = own
         self._fold = open_folding()
+        self._split_phrases = _splitter(stop_words.han_phrases)
         self._remembered = lru_cache(_REMEMBERED)(self._terms)
 
     def terms(self, run: str) -> Iterable[str]:
@@ -58,31 +50,53 @@ class HanRuns:
 
     def tokens(self, run: str) -> Iterator[Token]:
         """Yield the tokens of any Han run including stop words; those of another rule are the `terms` of the run."""
-        run = self._fold(run)
+        for number, part in enumerate(self._split(self._fold(run))):
+            if number % 2:
+                yield Token(part, "stop", part)
+            else:
+                yield from self._tokens(part)
+
+    def words(self, run: str) -> tuple[str, set[str]]:
+        """Return a run in simplified characters, and what the segmenter calls words in it."""
+        folded = self._fold(run)
+        return folded, set(self._words(folded))
+
+    def _tokens(self, run: str) -> Iterator[Token]:
         words = self._words(run)
         if not self._bigrams:
             for word in words:
-                yield Token(word, "stop" if word in stop_words.HAN else "han", word)
+                yield Token(word, "stop" if word in self._stop_words.han else self._rule(word), word)
             return
         found = set(words)
         for term in self._net(run, words):
-            rule: Rule = "han" if term in found else "character" if len(term) == 1 else "bigram"
+            rule: Rule = self._rule(term) if term in found else "character" if len(term) == 1 else "bigram"
             yield Token(term, rule, term)
         for character in run:
-            if character in stop_words.COMMON_HAN:
+            if character in self._stop_words.common_han:
                 yield Token(character, "stop", character)
+
+    def _rule(self, word: str) -> Rule:
+        return "dictionary" if word in self._own else "han"
+
+    def _split(self, run: str) -> list[str]:
+        """Return what stands between stop phrases and the phrases in turn, beginning and ending with the former."""
+        return self._split_phrases(run) if self._split_phrases else [run]
 
     def _terms(self, run: str) -> list[str]:
         run = self._fold(run)
+        if not self._split_phrases:
+            return self._terms_between(run)
+        return [term for part in self._split_phrases(run)[::2] for term in self._terms_between(part)]
+
+    def _terms_between(self, run: str) -> list[str]:
         words = self._search(run) if len(run) <= MAX_TERM_LENGTH else self._words(run)
         if self._bigrams:
             return self._net(run, words)
-        stop = stop_words.HAN
+        stop = self._stop_words.han
         return [word for word in words if word not in stop]
 
-    @staticmethod
-    def _net(run: str, words: Iterable[str]) -> list[str]:
-        common, stop = stop_words.COMMON_HAN, stop_words.HAN
+    def _net(self, run: str, words: Iterable[str]) -> list[str]:
+        common, stop, own = self._stop_words.common_han, self._stop_words.han, self._own
         are_common = [character in common for character in run]
         terms = [character for character, is_common in zip(run, are_common, strict=True) if not is_common]
         pairs = zip(run, run[1:], are_common, are_common[1:], strict=False)
@@ -92,6 +106,8 @@ class HanRuns:
             for word in words
             if len(word) == _PAIR and (word[0] in common) is not (word[1] in common) and word not in stop
         ]
+        if own:
+            terms += [word for word in words if len(word) > _PAIR and word in own]
         return terms
 
     def _words(self, run: str) -> list[str]:
@@ -99,3 +115,8 @@ class HanRuns:
         for piece in _pieces(run):
             words += (piece,) if _uncommon(piece) else self._search(piece)
         return [word for word in words if len(word) <= MAX_TERM_LENGTH]
+
+
+def _splitter(phrases: Iterable[str]) -> Callable[[str], list[str]] | None:
+    longest_first = sorted(phrases, key=len, reverse=True)
+    return re.compile(f"({'|'.join(longest_first)})").split if longest_first else None

@@ -6,21 +6,25 @@ The grammar, on normalised text whose case is still as written:
     inner compound  chunks joined by one to three of  . _ -             ERR_CONN_RESET, v1.2.3, example.com
     compound        inner compounds joined by  / @ : \  among these      user@example.com, src/app/main.py
     URL             scheme://..., up to white space, a quote, a bracket or punctuation that no URL needs
+    numeral         a quantity, a long number or a date, as in `numerals`                10 GB, 1,000, May 4, 2024
 
 Each level is a term as a whole, folded but not stemmed, and then gives the terms of its parts. So an exact query
-finds its identifier first, and a query of a part still finds it.
+finds its identifier first, and a query of a part still finds it. Two chunks with a hyphen are, as a whole, the word that
+they would be without it: re-index finds reindex, utf-8 utf8, and order-service OrderService. A numeral is the same term
+however it is written.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
+from itertools import chain
 from threading import Lock
-from unicodedata import category
 
-from jiyi.analysis import stop_words
-from jiyi.analysis.han_runs import find_han
+from jiyi.analysis import numerals
+from jiyi.analysis.characters import ALNUM, MARKS, find_han
 from jiyi.analysis.normal_form import fold, normalise
+from jiyi.analysis.stop_words import StopWords
 from jiyi.analysis.tokens import MAX_TERM_LENGTH, Rule, Token
 
 # Everyday language repeats itself: this many identifiers are remembered with their terms, a few MB. Longer ones (and
@@ -28,23 +32,17 @@ from jiyi.analysis.tokens import MAX_TERM_LENGTH, Rule, Token
 _REMEMBERED = 1 << 15
 _LONGEST_REMEMBERED = 48
 
-# Where Unicode keeps its combining marks; looking only there saves most of the start-up time.
-_MARK_BLOCKS = ((0x300, 0x3100), (0xA66F, 0xAC00), (0xFB1E, 0xFE30), (0x10000, 0x12000), (0x16000, 0x17000),
-                (0x1BC00, 0x1BD00), (0x1D000, 0x1DB00), (0x1E000, 0x1EA00))  # fmt: skip
-_MARKS = "".join(chr(c) for start, stop in _MARK_BLOCKS for c in range(start, stop) if category(chr(c))[0] == "M")
-
 # Possessive throughout, so that every pattern reads its input once, however it ends; and each begins with a character
 # class, which the engine skips to quickly. The look-ahead spares Latin text the slow test for a combining mark.
-_ALNUM = r"[^\W_]"
-_MARKED = rf"(?:(?![\0-\u02ff])[{_MARKS}]++{_ALNUM}*+)*+"
+_MARKED = rf"(?:(?![\0-\u02ff])[{MARKS}]++{ALNUM}*+)*+"
 _C_LANGUAGE = (
-    rf"(?:\+\+(?<=[Cc]\+\+)(?<!{_ALNUM}[Cc]\+\+)(?<![{_MARKS}][Cc]\+\+)"
-    rf"|\#(?<=[CcFf]\#)(?<!{_ALNUM}[CcFf]\#)(?<![{_MARKS}][CcFf]\#))(?![^\W\d])"
+    rf"(?:\+\+(?<=[Cc]\+\+)(?<!{ALNUM}[Cc]\+\+)(?<![{MARKS}][Cc]\+\+)"
+    rf"|\#(?<=[CcFf]\#)(?<!{ALNUM}[CcFf]\#)(?<![{MARKS}][CcFf]\#))(?![^\W\d])"
 )
-_CHUNK = rf"{_ALNUM}{_ALNUM}*+{_MARKED}(?:{_C_LANGUAGE})?+"
+_CHUNK = rf"{ALNUM}{ALNUM}*+{_MARKED}(?:{_C_LANGUAGE})?+"
 _INNER = rf"{_CHUNK}(?:[._\-]{{1,3}}+{_CHUNK})*+"
 _COMPOUND = rf"{_INNER}(?:[._\-/@:\\]{{1,3}}+{_INNER})*+"
-_CONTRACTION = rf"['’](?i:s|t|m|d|ll|re|ve)(?!{_ALNUM})(?![{_MARKS}])"
+_CONTRACTION = rf"['’](?i:s|t|m|d|ll|re|ve)(?!{ALNUM})(?![{MARKS}])"
 
 _identifiers = re.compile(rf"{_COMPOUND}(?:{_CONTRACTION})?+").findall
 _contraction = re.compile(_CONTRACTION).search
@@ -56,31 +54,47 @@ _camel_parts = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])").sp
 _has_two_letters = re.compile(r"[A-Za-z][0-9]*[A-Za-z]").search
 
 _SCHEME_END = "://"
+_YEAR = len("2024")
+_THOUSAND = "000"
+_PAIR = 2
 # A scheme has at most 15 characters here, else looking for its end at every word would take quadratic time.
 _url = re.compile(
-    rf"(?<!{_ALNUM})(?=[A-Za-z])(?<![{_MARKS}])[A-Za-z][A-Za-z0-9+\-]{{0,14}}+{_SCHEME_END}"
+    rf"(?<!{ALNUM})(?=[A-Za-z])(?<![{MARKS}])[A-Za-z][A-Za-z0-9+\-]{{0,14}}+{_SCHEME_END}"
     r"[^\s\x00-\x1f\x7f-\x9f\u200b\ud800-\udfff<>\"'`(){}\[\]|\\^,;!“”‘’«»「」『』《》〈〉【】〔〕〖〗、。·・]*[^\W_]"
-    rf"[{_MARKS}]*+"
+    rf"[{MARKS}]*+"
 )
 
 
 def split_identifiers(text: str) -> list[str]:
-    """Return the URLs, compounds and words of non-Han `text` in order, as they are written."""
+    """Return the URLs, numerals, compounds and words of non-Han `text` in order, as they are written."""
     if _SCHEME_END not in text:
-        return _identifiers(text)
+        return _split_numerals(text)
     found: list[str] = []
     end = 0
     for match in _url.finditer(text):
-        found += _identifiers(text[end : match.start()])
+        found += _split_numerals(text[end : match.start()])
         found.append(match[0])
         end = match.end()
+    return found + _split_numerals(text[end:])
+
+
+def _split_numerals(text: str) -> list[str]:
+    if not numerals.may_have_numeral(text):
+        return _identifiers(text)
+    found: list[str] = []
+    end = 0
+    for start, stop in numerals.find(text):
+        found += _identifiers(text[end:start])
+        found.append(text[start:stop])
+        end = stop
     return found + _identifiers(text[end:])
 
 
 class Identifiers:
     """Turns non-Han text into terms."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop_words: StopWords) -> None:
+        self._stop_words = stop_words.others
         stemmer = import_module("Stemmer")
         self.stemmer_identity = f"snowball english {stemmer.version()}"
         # Our memory is the cache of whole identifiers; a stemmer may not be used by two threads at once.
@@ -116,8 +130,10 @@ class Identifiers:
         return tuple(token.term for token in self._tokens(identifier) if token.rule != "stop")
 
     def _tokens(self, identifier: str) -> Iterator[Token]:
-        """Yield the tokens of one URL, compound or word."""
-        if identifier.isalnum():
+        """Yield the tokens of one URL, numeral, compound or word."""
+        if numerals.has_digit(identifier) and (found := self._numeral(identifier)):
+            yield from found
+        elif identifier.isalnum():
             yield from self._chunk(identifier, is_part=False)
         elif _SCHEME_END in identifier and _url.fullmatch(identifier):
             yield from _whole(identifier, "url")
@@ -126,25 +142,59 @@ class Identifiers:
         else:
             yield from self._compound(identifier)
 
+    def _numeral(self, numeral: str) -> Iterator[Token] | None:
+        """Return the tokens of a numeral; None for everything else, and for a date that is a compound."""
+        if quantity := numerals.quantity_of(numeral):
+            return self._quantity(quantity, numeral)
+        if " " in numeral and (date := numerals.english_date(numeral)):
+            words = (self._compound(word) for word in _identifiers(numeral))
+            return chain(date.tokens(), chain.from_iterable(words))
+        return None
+
+    def _quantity(self, quantity: numerals.Quantity, source: str) -> Iterator[Token]:
+        number, unit = quantity
+        if unit:
+            yield from _whole(f"{number}{unit}", "quantity", source)
+            yield from _whole(number, "number", number)
+            if unit != "%":
+                yield from _whole(unit, "unit")
+            return
+        yield from _whole(number, "number", source)
+        # It may be a list all the same, of ports, say; but of what would 000 be the name?
+        for part in source.replace(".", ",").split(","):
+            if part != _THOUSAND:
+                yield from self._word(part, "word", is_part=True)
+
     def _compound(self, compound: str) -> Iterator[Token]:
         if apostrophe := _contraction(compound):
             compound = compound[: apostrophe.start()]
         parts = _outer_parts(compound)
+        dates = list(numerals.numeric_dates(compound)) if numerals.has_digit(compound) else ()
+        if dates and dates[0].source == compound:
+            yield from dates[0].tokens()
+            yield from self._word(compound[:_YEAR], "word", is_part=True)
+            return
         is_part = len(parts) > 1
         if is_part:
             yield from _whole(compound, "compound")
         for part in parts:
             yield from self._inner_compound(part, is_part=is_part)
+        for date in dates:
+            yield from date.tokens()
 
     def _inner_compound(self, inner: str, *, is_part: bool) -> Iterator[Token]:
         parts = _inner_parts(inner)
         if len(parts) == 1:
             yield from self._chunk(inner, is_part=is_part)
             return
-        yield from _whole(inner, "compound")
         if _is_version(inner):
+            yield from _whole(inner, "compound")
             yield from _whole(inner[1:], "version")
             parts[0] = parts[0][1:]
+        elif inner == "-".join(parts) and len(parts) == _PAIR and not (joined := "".join(parts)).isdecimal():
+            yield from self._word(joined, "compound", is_part=False, source=inner)
+        else:
+            yield from _whole(inner, "compound")
         for part in parts:
             yield from self._chunk(part, is_part=True)
 
@@ -157,21 +207,24 @@ class Identifiers:
             for part in parts:
                 yield from self._word(part, "camel", is_part=True)
 
-    def _word(self, word: str, rule: Rule, *, is_part: bool) -> Iterator[Token]:
+    def _word(self, word: str, rule: Rule, *, is_part: bool, source: str = "") -> Iterator[Token]:
         """Yield the token of a word without connectors; a single ASCII character counts only where it stands alone."""
+        source = source or word
         term = fold(word)
         if len(term) > MAX_TERM_LENGTH or (is_part and len(term) == 1 and term.isascii()):
             return
-        if not (term.isascii() and term.isalpha()):
-            yield Token(term, "literal" if rule == "word" else rule, word)
-        elif term in stop_words.ENGLISH:
-            yield Token(term, "stop", word)
+        if term in self._stop_words:
+            yield Token(term, "stop", source)
+        elif not (term.isascii() and term.isalpha()):
+            yield Token(term, "literal" if rule == "word" else rule, source)
         else:
             with self._stemming:
-                yield Token(self._stem_word(term), rule, word)
+                yield Token(self._stem_word(term), rule, source)
 
 
-def _whole(source: str, rule: Rule) -> Iterator[Token]:
-    term = fold(source)
-    if len(term) <= MAX_TERM_LENGTH:
-        yield Token(term, rule, source)
+def _whole(term: str, rule: Rule, source: str = "") -> Iterator[Token]:
+    """Yield the token of a term that is not stemmed; `source` is by default the term itself."""
+    folded = fold(term)
+    if len(folded) <= MAX_TERM_LENGTH:
+        yield Token(folded, rule, source or term)
+
