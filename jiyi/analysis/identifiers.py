@@ -227,4 +227,3 @@ def _whole(term: str, rule: Rule, source: str = "") -> Iterator[Token]:
     folded = fold(term)
     if len(folded) <= MAX_TERM_LENGTH:
         yield Token(folded, rule, source or term)
-

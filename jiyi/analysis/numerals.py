@@ -66,7 +66,8 @@ may_have_numeral = re.compile(rf"[0-9](?:,[0-9]| ?%|[ \-]?{_LETTER}{{2}}|(?<= [1
 _candidates = re.compile(
     rf"{_START}(?:{_DAY_FIRST}|(?<= [12])(?P<year>[09][0-9]{{2}}){_END}|{_QUANTITY}|{_LONG_NUMBER})"
 ).finditer
-_number = re.compile(rf"{_START}(?:{_QUANTITY}|{_LONG_NUMBER})").match
+_quantity_at = re.compile(_START + _QUANTITY).match
+_long_number_at = re.compile(_START + _LONG_NUMBER).match
 _month_before = re.compile(rf"(?<!{_BEFORE})(?i:{_MONTH})(?: [0-9]{{1,2}}(?i:{_ORDINAL}),?|,)? \Z").search
 _LONGEST_BEFORE = len("September. 30th, ")
 
@@ -93,13 +94,16 @@ def find(text: str) -> Iterator[tuple[int, int]]:
         if match["year"]:
             if month := _month_before(text, max(end, start - _LONGEST_BEFORE), start):
                 start = month.start()
-            elif number := _number(text, start):
-                stop = number.end()
-            else:
+            elif quantity := _quantity_at(text, start):
+                stop = quantity.end()
+        numeral = text[start:stop]
+        if not (quantity_of(numeral) or english_date(numeral)):
+            # What follows the number is no unit.
+            if not (number := _long_number_at(text, start)):
                 continue
-        if quantity_of(numeral := text[start:stop]) or english_date(numeral):
-            yield start, stop
-            end = stop
+            stop = number.end()
+        yield start, stop
+        end = stop
 
 
 class Quantity(NamedTuple):

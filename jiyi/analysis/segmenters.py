@@ -54,7 +54,9 @@ class Rjieba:
             if self._search is None:
                 # An instance of our own: rjieba's module functions share one that any code may add words to.
                 engine = import_module("rjieba").Jieba()
-                _add_all(self._words, partial(engine.cut, hmm=False), engine.suggest_freq, partial(engine.add_word, tag=""))
+                _add_all(
+                    self._words, partial(engine.cut, hmm=False), engine.suggest_freq, partial(engine.add_word, tag="")
+                )
                 self._search = partial(engine.cut_for_search, hmm=True)
             return self._search
 

@@ -42,7 +42,7 @@ class UserDictionary(NamedTuple):
         fold_han = open_folding()
         for line in read_lines(SETTING, path):
             written, frequency = _entry(line)
-            word = fold_han(normalise(written))
+            word = fold_han(written)
             if not word:
                 raise line.wrong("has no word")
             known, first = frequencies.get(word, (None, line))
@@ -86,12 +86,12 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _entry(line: Line) -> tuple[str, int | None]:
-    fields = line.text.split()
+    fields = normalise(line.text).split()
     if len(fields) > 1 and _is_tag(fields[-1]):
         fields.pop()
     elif len(fields) > 2 and _is_number(fields[-2]):  # noqa: PLR2004 - word, frequency, and something that is no tag
         raise line.wrong(f"ends with {fields[-1]!r}, which is no tag of lower-case letters: {_RIGHT}")
-    if len(fields) == 1 or not _is_number(fields[-1]):
+    if len(fields) < 2 or not _is_number(fields[-1]):  # noqa: PLR2004 - word and frequency
         return " ".join(fields), None
     raw = fields.pop()
     if not (raw.isascii() and raw.isdecimal()) or not 1 <= int(raw) <= MOST_FREQUENT:
