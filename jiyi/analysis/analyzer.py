@@ -51,7 +51,7 @@ class Analyzer:
     `rjieba` and `jieba` count as different: their words differ in rare near ties.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an analyzer is made of
         self,
         segmenter: SegmenterName = "rjieba",
         han_bigrams: bool = True,

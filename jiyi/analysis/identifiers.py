@@ -9,9 +9,9 @@ The grammar, on normalised text whose case is still as written:
     numeral         a quantity, a long number or a date, as in `numerals`                10 GB, 1,000, May 4, 2024
 
 Each level is a term as a whole, folded but not stemmed, and then gives the terms of its parts. So an exact query
-finds its identifier first, and a query of a part still finds it. Two chunks with a hyphen are, as a whole, the word that
-they would be without it: re-index finds reindex, utf-8 utf8, and order-service OrderService. A numeral is the same term
-however it is written.
+finds its identifier first, and a query of a part still finds it. Two chunks with a hyphen are, as a whole, the word
+that they would be without it: re-index finds reindex, utf-8 utf8, and order-service OrderService. A numeral is the
+same term however it is written.
 """
 
 import re

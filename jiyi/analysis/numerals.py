@@ -21,21 +21,23 @@ from jiyi.analysis.normal_form import fold
 from jiyi.analysis.tokens import Token
 
 # Letters that behind a number mean nothing else; "us" is not among them, nor "in".
-_UNITS = frozenset(
+_UNIT_LIST = (
     "% kb mb gb tb pb kib mib gib tib pib kbit mbit gbit bit bits byte bytes bps kbps mbps gbps"
     " ns μs ms sec secs min mins hr hrs hz khz mhz ghz thz"
     " nm μm mm cm km kg mg μg ng ml μl dl mmol kda mmhg kcal kj mah kwh kw mw kv mv ma db dpi ppm rpm"
-    " px qps tps rps fps".split()
+    " px qps tps rps fps"
 )
+_UNITS = frozenset(_UNIT_LIST.split())
 _PLURALS = frozenset(("bits", "bytes", "secs", "mins", "hrs"))
-_MONTHS = {name: str(at) for at, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
+_MONTH_LIST = "jan feb mar apr may jun jul aug sep oct nov dec"
+_MONTHS = {name: str(at) for at, name in enumerate(_MONTH_LIST.split(), 1)}
 
 _CONNECTOR = r"[._\-/@:\\]"
 _LETTER = r"[^\W\d_]"
 _BEFORE = rf"[\w{MARKS}]"
 # All begin with a digit, which the engine skips to quickly. It is the first of a compound: there is no letter or digit
-# before it, nor one and connectors, but for a long number to which it is the other end. And it is not the last group of a
-# number that was none.
+# before it, nor one and connectors, but for a long number to which it is the other end. And it is not the last group of
+# a number that was none.
 _UNCONNECTED = "".join(rf"(?<!{_BEFORE}{_CONNECTOR * count}[0-9])" for count in (1, 2, 3))
 _START = (
     rf"[0-9](?<!{_BEFORE}[0-9])(?:(?<!{_CONNECTOR}[0-9])|{_UNCONNECTED}|(?<=,[0-9]{{3}}-[0-9]))"

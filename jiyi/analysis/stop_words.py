@@ -8,7 +8,6 @@ behind (the s of "Caroline's") is removed by the identifier pass, because a lett
 A deployment can change the lists by a file (`StopWords.read`).
 """
 
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -119,7 +118,7 @@ class StopWords(NamedTuple):
 
     def digest(self) -> str:
         """Name what decides about the terms of a text."""
-        lists: tuple[Iterable[str], ...] = (self.others, self.han, self.common_han, self.han_phrases)
+        lists = (self.others, self.han, self.common_han, self.han_phrases)
         words = "\n".join(" ".join(sorted(words)) for words in lists)
         return blake2b(words.encode(), digest_size=8).hexdigest()
 

@@ -1,7 +1,7 @@
 """Synonyms: what a question asks for besides its own words. They change no document, only questions.
 
-A line says that what is on its left stands also for what is on its right, `redis => redis-server, redis-cli`, or, without
-an arrow, that each of its phrases stands for the others, `住房公积金, 公积金`.
+A line says that what is on its left stands also for what is on its right, `redis => redis-server, redis-cli`, or,
+without an arrow, that each of its phrases stands for the others, `住房公积金, 公积金`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,8 +14,8 @@ SETTING = "JIYI_SYNONYMS"
 WEIGHT = 0.4
 """What a synonym counts, as a part of what it would count if it had been asked for.
 
-Like a pair of Han characters that is no word: it may find what nothing else does, but whoever has what was asked for comes
-first, unless it is for a much more frequent word.
+Like a pair of Han characters that is no word: it may find what nothing else does, but what has the word that was asked
+for comes first, unless the synonym is far rarer.
 """
 _ARROW = "=>"
 

@@ -17,10 +17,10 @@ class Token(NamedTuple):
 
     The rules: `url` a whole URL; `compound` chunks with their connectors (err_conn_reset); `version` a version without
     its v; `word` an English word, stemmed; `camel` a part of a camelCase word; `literal` letters and digits as they
-    are; `quantity` a number with its unit, `number` one that was written with commas; `date` a day and `month` the month
-    of one; `han` a word found by the segmenter, and `dictionary` one that stands in the user dictionary; `bigram` two
-    Han characters, and `character` one, that it does not call a word; `stop` a stop word, kept only where a text
-    consists of nothing else.
+    are; `quantity` a number with its unit, `number` and `unit` its parts, or a number that was written with commas;
+    `date` a day and `month` its month; `han` a word found by the segmenter, and `dictionary` one that stands in the
+    user dictionary; `bigram` two Han characters, and `character` one, that it does not call a word; `stop` a stop word,
+    kept only where a text consists of nothing else.
     """
 
     term: str

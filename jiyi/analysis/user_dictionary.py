@@ -72,7 +72,8 @@ class DictionaryReport(NamedTuple):
         if self.not_whole:
             told.append(
                 f"{len(self.not_whole)} of {self.entries} words of {SETTING} are found by their parts only: "
-                f"{_listed(self.not_whole)}. Only words of Han characters alone can be added, and a given frequency may be too low"
+                f"{_listed(self.not_whole)}. Only words of Han characters alone can be added, "
+                "and a given frequency may be too low"
             )
         if self.by_other_rules:
             others = [f"{word} ({rule})" for word, rule in self.by_other_rules.items()]
