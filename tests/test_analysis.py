@@ -170,9 +170,20 @@ def test_a_numeral_is_the_same_however_it_is_written(text, others):
         assert same == [ANALYZER.terms(text)] * len(same)
 
 
-DATES = ["2024-05-04", "2024/5/4", "2024年5月4日", "2024 年 05 月 04 号", "May 4, 2024", "4 May 2024",
-         "4th of May, 2024", "Saturday, May 4th 2024", "built 2024-05-04T10:00:00Z", "https://x.com/2024/05/04/post", "app-2024-05-04.log",
-         "二零二四年也就是2024年5月4號"]  # fmt: skip
+DATES = [
+    "2024-05-04",
+    "2024/5/4",
+    "2024年5月4日",
+    "2024 年 05 月 04 号",
+    "二零二四年也就是2024年5月4號",
+    "May 4, 2024",
+    "4 May 2024",
+    "4th of May, 2024",
+    "Saturday, May 4th 2024",
+    "built 2024-05-04T10:00:00Z",
+    "https://x.com/2024/05/04/post",
+    "app-2024-05-04.log",
+]
 
 
 def test_dates_share_the_day_and_the_month():
