@@ -88,6 +88,7 @@ GOLDEN = {
     "the end.": "end",
     "end of a line. Next": "end line next",
     "10GB/s": "10gb/s 10 gb/s",
+    "10GB/second 10 GB/second": "10gb/second 10gb second 10 gb/second gb",
     "5 mg/kg": "5mg/kg 5 mg/kg",
     "10GB,20 GB": "10gb 10 gb 20gb 20",
     "1,000-2,000 km": "1000 2000km 2000 km",
@@ -199,6 +200,14 @@ def test_a_number_with_commas_finds_the_one_without():
         whole = text.replace(",", "")
         assert ANALYZER.query_terms(whole).keys() & ANALYZER.terms(text).keys(), text
         assert ANALYZER.query_terms(text).keys() & ANALYZER.terms(whole).keys(), text
+
+
+@pytest.mark.parametrize(
+    "around", ["{}", "{}, and so on", "It was said long ago ({}).", "很久以前：{}，等等", "a-b {}; c_d"]
+)
+def test_numerals_are_found_wherever_they_stand(around):
+    for text in [*SAME, *DATES, "1,000", "12,345.5", "10GB/s"]:
+        assert ANALYZER.terms(text).keys() <= ANALYZER.terms(around.format(text)).keys(), text
 
 
 def test_with_and_without_a_hyphen():

@@ -163,6 +163,19 @@ def test_a_word_without_a_frequency_comes_out_whole(enlarged):
             assert segmenter.search(word)[-1] == word
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"云计算平台江大桥": None, "云计算平": 1_000_000, "台江大桥": 1_000_000},
+        {"的是了在": None, "了在": None, "的是": None},
+    ],
+)
+def test_a_word_comes_out_whole_whatever_else_was_added(quick_jieba, words):
+    for name in ("rjieba", "jieba"):
+        segmenter = open_segmenter(name, words)
+        assert [segmenter.search(word)[-1] for word in words] == list(words)
+
+
 PIECES = ["云", "计算", "平台", "南京", "市长", "江", "大桥", "研究", "生命", "起源", "服务", "器", "龘", "软件", "的"]
 
 

@@ -129,6 +129,10 @@ def test_words_come_out_whole(segmenter, han_bigrams, write):
     found = {token.term for token in analyzer.explain(TEXT) if token.rule == "dictionary"}
     assert {"云计算平台", "记忆宫殿", "永和服装饰品", "张三丰", "上周提", "软件", "龘靐"} <= found
     assert analyzer.query_terms("云计算平台")["云计算平台"] == 1.0
+    if han_bigrams:
+        assert {token.rule for token in analyzer.explain(f"计算机网络和{TEXT}") if len(token.term) > 2} == {
+            "dictionary"
+        }
     assert "云计算平台" not in Analyzer(segmenter, han_bigrams).terms(TEXT)
 
 

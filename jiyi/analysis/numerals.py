@@ -49,9 +49,8 @@ _END = rf"(?!{ALNUM}|{_CONNECTOR}{{1,3}}{ALNUM}|['’]{ALNUM})"
 _GROUPED = r"(?<![0-9],[0-9])[0-9]{0,2}+(?:,[0-9]{3}(?![0-9])){1,6}+(?!,[0-9])"
 _FRACTION = r"(?:\.[0-9]++)?+"
 # Which words are units is looked up later: so many alternatives would be slow.
-_QUANTITY = (
-    rf"(?:{_GROUPED}|[0-9]*+){_FRACTION}(?:[ \-]?{_LETTER}{{2,5}}+(?:/{_LETTER}{{1,4}}+)?+{_END}|[ ]?%(?!['’]?{ALNUM}))"
-)
+_UNIT = rf"{_LETTER}{{2,5}}+(?:/{_LETTER}{{1,4}}+)?+"
+_QUANTITY = rf"(?:{_GROUPED}|[0-9]*+){_FRACTION}(?:[ \-]?{_UNIT}{_END}|[ ]?%(?!['’]?{ALNUM}))"
 _LONG_NUMBER = rf"{_GROUPED}{_FRACTION}(?!['’]?{ALNUM}|\.[0-9])"
 _MONTH = (
     "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
@@ -62,8 +61,8 @@ _YEAR = rf"(?:19|20)[0-9]{{2}}{_END}"
 _DAY_FIRST = rf"(?i:[0-9]?{_ORDINAL} (?:of )?{_MONTH},? {_YEAR})"
 
 has_digit = re.compile("[0-9]").search
-may_have_numeral = re.compile(rf"[0-9](?:,[0-9]| ?%|[ \-]?{_LETTER}{{2}}|(?<= [12])[09][0-9][0-9](?![0-9]))").search
-"""What every numeral has that `find` finds; said sooner than where they are."""
+may_have_numeral = re.compile(rf"[0-9](?:,[0-9]| ?%| {_LETTER}{{2}}|(?<= [12])[09][0-9][0-9](?![0-9]))").search
+"""What every numeral has that is not one compound or word anyway; said sooner than where they are."""
 
 _candidates = re.compile(
     rf"{_START}(?:{_DAY_FIRST}|(?<= [12])(?P<year>[09][0-9]{{2}}){_END}|{_QUANTITY}|{_LONG_NUMBER})"
@@ -73,7 +72,7 @@ _long_number_at = re.compile(_START + _LONG_NUMBER).match
 _month_before = re.compile(rf"(?<!{_BEFORE})(?i:{_MONTH})(?: [0-9]{{1,2}}(?i:{_ORDINAL}),?|,)? \Z").search
 _LONGEST_BEFORE = len("September. 30th, ")
 
-_quantity = re.compile(rf"([0-9,]+{_FRACTION})[ \-]?({_LETTER}+(?:/{_LETTER}+)?|%)").fullmatch
+_quantity = re.compile(rf"([0-9,]+{_FRACTION})[ \-]?({_UNIT}|%)").fullmatch
 _is_long_number = re.compile(rf"[0-9]{_LONG_NUMBER}").fullmatch
 _numeric_dates = re.compile(
     r"(?<![0-9])((?:19|20)[0-9]{2})([\-/])(0?[1-9]|1[0-2])(?:\2(0?[1-9]|[12][0-9]|3[01]))?(?![0-9])"
