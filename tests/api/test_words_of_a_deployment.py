@@ -82,6 +82,21 @@ async def test_another_dictionary_is_refused_until_the_index_is_analysed_again(d
         await index.write("m3", "云计算平台")
 
 
+async def test_a_worker_says_which_words_it_cannot_find_whole(database, deployed):
+    variables = deployed.to_environment() | {"PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-m", "jiyi_workers"]
+    told = []
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        for line in process.stdout:
+            told.append(json.loads(line))
+            if told[-1]["event"] == "worker_started":
+                break
+        process.terminate()
+    words = [line["message"] for line in told if line["event"] == "user_dictionary"]
+    assert len(words) == 1
+    assert words[0].startswith("1 of 2 words of JIYI_USER_DICTIONARY are found by their parts only: Apple Macbook.")
+
+
 @pytest.mark.parametrize("module", ["jiyi_api", "jiyi_workers"])
 def test_a_service_with_a_wrong_file_does_not_start(module, redis_url, tmp_path):
     path = tmp_path / "words.txt"
