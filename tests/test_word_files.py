@@ -114,10 +114,10 @@ def test_lines_are_those_of_jieba(write):
     )
     found = UserDictionary.read(path)
     assert found.words == {"云计算平台": None, "张三丰": 100, "记忆宫殿": None}
-    assert found.entries == ("Apple Macbook", "中文 空格", "云计算平台", "张三丰", "记忆宫殿")
+    assert found.entries == ("Apple Macbook", "中文 空格", "云计算平台", "張三豐", "记忆宫殿")
 
 
-WORDS = ["云计算平台", "江大桥", "记忆宫殿", "張三豐", "龘靐", "永和服装饰品", "上周提", "常在较", "软件"]
+WORDS = ["薴草塘", "云计算平台", "江大桥", "记忆宫殿", "張三豐", "龘靐", "永和服装饰品", "上周提", "常在较", "软件"]
 TEXT = "张三丰在云计算平台上说，南京市长江大桥边的记忆宫殿卖永和服装饰品；張三豐上周提了龘靐软件"
 
 

@@ -109,8 +109,9 @@ class Analyzer:
         """Cut every entry of the user dictionary alone, and tell which do not come out whole."""
         others: dict[str, Rule] = {}
         not_whole = []
+        fold_han = han_folding.open_folding()
         for entry in self._dictionary.entries:
-            rules = [token.rule for token in self.explain(entry) if token.source == entry]
+            rules = [token.rule for token in self.explain(entry) if token.source == fold_han(entry)]
             found = [rule for rule in rules if rule not in ("stop", "bigram", "character")]
             if not found:
                 not_whole.append(entry)

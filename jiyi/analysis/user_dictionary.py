@@ -27,9 +27,10 @@ _is_number = re.compile("[+-]?[0-9][^ ]*").fullmatch
 
 
 class UserDictionary(NamedTuple):
-    """Words in normal form and simplified characters; `words` are those for the segmenter, with their frequencies.
+    """The `words` for the segmenter, in simplified characters, with their frequencies.
 
-    Without a frequency (None) a word gets one with which it comes out whole. `entries` are all words of the file.
+    Without a frequency (None) a word gets one with which it comes out whole. `entries` are all words of the file, in
+    normal form.
     """
 
     words: dict[str, int | None] = {}  # noqa: RUF012 - nobody changes it
@@ -39,6 +40,7 @@ class UserDictionary(NamedTuple):
     def read(cls, path: str) -> "UserDictionary":
         """Read a file. Raises `SettingsError`, which names file and line, for a line that is not as it must be."""
         frequencies: dict[str, tuple[int | None, Line]] = {}
+        entries: dict[str, str] = {}
         fold_han = open_folding()
         for line in read_lines(SETTING, path):
             written, frequency = _entry(line)
@@ -49,8 +51,9 @@ class UserDictionary(NamedTuple):
             if frequency and known and frequency != known:
                 raise line.wrong(f"has another frequency than in line {first.number}; keep one of the two")
             frequencies[word] = (frequency or known, first)
+            entries.setdefault(word, written)
         words = {word: frequency for word, (frequency, _) in sorted(frequencies.items()) if is_common_han(word)}
-        return cls(words, tuple(sorted(frequencies)))
+        return cls(words, tuple(sorted(entries.values())))
 
     def digest(self) -> str:
         """Name what decides about terms: the words for the segmenter, whatever their order in the file."""
