@@ -26,7 +26,9 @@ WEIGHTS = {
     "bigram": 0.4, "character": 0.3, "compound": 0.5, "url": 0.5, "quantity": 0.5, "unit": 0.3, "month": 0.5,
 }  # fmt: skip
 """What terms of these rules count in a question; others count 1. Found by trying, on the sets of docs/quality.md."""
-_YEAR = "年"
+_YEAR, _MONTH = "年", "月"
+_PARTS_OF_A_DATE = 5
+"""年, the month, 月, the day, 日."""
 # What the words of a text become; tokens of other rules stand for several of them, or for a part of one.
 _PLAIN: frozenset[Rule] = frozenset(("word", "literal", "number", "unit", "date", "month"))
 
@@ -200,14 +202,18 @@ class Analyzer:
         pieces are looked up. Common Han characters are their own normal form and never compose.
         """
         terms: list[str] = []
-        if _YEAR in text:
-            terms += (token.term for date in han_dates(normalise(text)) for token in date.tokens())
+        dates: list[str] = []
         han, other = self._han_runs.terms, self._identifiers.terms
         is_han = False
-        for part in split_common_han(text):
+        parts = split_common_han(text)
+        for at, part in enumerate(parts):
+            # Only the last run of a date may have a second character: that with 日, or with 月 where there is no day.
+            if part == _YEAR and at + 2 < len(parts) and parts[at + 2].startswith(_MONTH):
+                around = normalise("".join(parts[at - 1 : at + _PARTS_OF_A_DATE]))
+                dates += (token.term for date in han_dates(around) for token in date.tokens())
             found = han(part) if is_han else other(part)
             if found is None:
                 return None
             terms += found
             is_han = not is_han
-        return terms
+        return dates + terms if dates else terms

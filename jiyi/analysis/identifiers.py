@@ -131,7 +131,9 @@ class Identifiers:
 
     def _tokens(self, identifier: str) -> Iterator[Token]:
         """Yield the tokens of one URL, numeral, compound or word."""
-        if numerals.has_digit(identifier) and (found := self._numeral(identifier)):
+        if identifier.isalpha():
+            yield from self._chunk(identifier, is_part=False)
+        elif numerals.has_digit(identifier) and (found := self._numeral(identifier)):
             yield from found
         elif identifier.isalnum():
             yield from self._chunk(identifier, is_part=False)

@@ -34,15 +34,6 @@ _MONTHS = {name: str(at) for at, name in enumerate(_MONTH_LIST.split(), 1)}
 
 _CONNECTOR = r"[._\-/@:\\]"
 _LETTER = r"[^\W\d_]"
-_BEFORE = rf"[\w{MARKS}]"
-# All begin with a digit, which the engine skips to quickly. It is the first of a compound: there is no letter or digit
-# before it, nor one and connectors, but for a long number to which it is the other end. And it is not the last group of
-# a number that was none.
-_UNCONNECTED = "".join(rf"(?<!{_BEFORE}{_CONNECTOR * count}[0-9])" for count in (1, 2, 3))
-_START = (
-    rf"[0-9](?<!{_BEFORE}[0-9])(?:(?<!{_CONNECTOR}[0-9])|{_UNCONNECTED}|(?<=,[0-9]{{3}}-[0-9]))"
-    r"(?!(?<=[0-9],[0-9])[0-9]{2}(?![0-9]))"
-)
 # Nor does a compound go on where the numeral ends.
 _END = rf"(?!{ALNUM}|{_CONNECTOR}{{1,3}}{ALNUM}|['’]{ALNUM})"
 # As many groups as fit into any integer of a machine; and it is not a piece of a longer list.
@@ -64,12 +55,31 @@ has_digit = re.compile("[0-9]").search
 may_have_numeral = re.compile(rf"[0-9](?:,[0-9]| ?%| {_LETTER}{{2}}|(?<= [12])[09][0-9][0-9](?![0-9]))").search
 """What every numeral has that is not one compound or word anyway; said sooner than where they are."""
 
-_candidates = re.compile(
-    rf"{_START}(?:{_DAY_FIRST}|(?<= [12])(?P<year>[09][0-9]{{2}}){_END}|{_QUANTITY}|{_LONG_NUMBER})"
-).finditer
-_quantity_at = re.compile(_START + _QUANTITY).match
-_long_number_at = re.compile(_START + _LONG_NUMBER).match
-_month_before = re.compile(rf"(?<!{_BEFORE})(?i:{_MONTH})(?: [0-9]{{1,2}}(?i:{_ORDINAL}),?|,)? \Z").search
+
+class _Finders:
+    """What finds numerals, where `before` is a letter, a digit or a mark.
+
+    All begin with a digit, which the engine skips to quickly. It is the first of a compound: there is no letter or
+    digit before it, nor one and connectors, but for a long number to which it is the other end. And it is not the last
+    group of a number that was none.
+    """
+
+    def __init__(self, before: str) -> None:
+        connected = "".join(rf"(?<!{before}{_CONNECTOR * count}[0-9])" for count in (1, 2, 3))
+        start = (
+            rf"[0-9](?<!{before}[0-9])(?:(?<!{_CONNECTOR}[0-9])|{connected}|(?<=,[0-9]{{3}}-[0-9]))"
+            r"(?!(?<=[0-9],[0-9])[0-9]{2}(?![0-9]))"
+        )
+        year = rf"(?<= [12])(?P<year>[09][0-9]{{2}}){_END}"
+        self.candidates = re.compile(rf"{start}(?:{_DAY_FIRST}|{year}|{_QUANTITY}|{_LONG_NUMBER})").finditer
+        self.quantity_at = re.compile(start + _QUANTITY).match
+        self.long_number_at = re.compile(start + _LONG_NUMBER).match
+        self.month_before = re.compile(rf"(?<!{before})(?i:{_MONTH})(?: [0-9]{{1,2}}(?i:{_ORDINAL}),?|,)? \Z").search
+
+
+_anywhere = _Finders(rf"[\w{MARKS}]")
+# The test for a mark takes as long as all the rest.
+_in_ascii = _Finders(r"\w")
 _LONGEST_BEFORE = len("September. 30th, ")
 
 _quantity = re.compile(rf"([0-9,]+{_FRACTION})[ \-]?({_UNIT}|%)").fullmatch
@@ -90,17 +100,18 @@ def find(text: str) -> Iterator[tuple[int, int]]:
     All but numbers without commas and dates of digits alone, which are words and compounds.
     """
     end = 0
-    for match in _candidates(text):
+    finders = _in_ascii if text.isascii() else _anywhere
+    for match in finders.candidates(text):
         start, stop = match.span()
         if match["year"]:
-            if month := _month_before(text, max(end, start - _LONGEST_BEFORE), start):
+            if month := finders.month_before(text, max(end, start - _LONGEST_BEFORE), start):
                 start = month.start()
-            elif quantity := _quantity_at(text, start):
+            elif quantity := finders.quantity_at(text, start):
                 stop = quantity.end()
         numeral = text[start:stop]
         if not (quantity_of(numeral) or english_date(numeral)):
             # What follows the number is no unit.
-            if not (number := _long_number_at(text, start)):
+            if not (number := finders.long_number_at(text, start)):
                 continue
             stop = number.end()
         yield start, stop
