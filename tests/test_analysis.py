@@ -202,6 +202,12 @@ def test_dates_share_the_day_and_the_month():
         assert "2024-05-04" not in ANALYZER.terms(text), text
 
 
+def test_a_number_behind_a_mark_is_no_numeral():
+    """The upper case of some letters is a letter and a mark that do not compose."""
+    for text in ("ΐ10 GB", "ΐ1,000", "ΐ-10 GB", "ΐmay 2024"):
+        assert ANALYZER.terms(text.upper()) == ANALYZER.terms(text), text
+
+
 def test_a_number_with_commas_finds_the_one_without():
     for text in ("1,000", "12,345,678", "1,000.50"):
         whole = text.replace(",", "")
