@@ -29,7 +29,10 @@ class Readiness(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MatchedTerm(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of one term in a hit's score; the scores of all terms add up to the hit's."""
+    """The part of one term in a hit's score; the scores of all terms add up to the hit's.
+
+    `synonym_of` is the word or phrase of the question for which a synonym was found; None for what was asked.
+    """
 
     term: str
     tf: int
@@ -37,6 +40,7 @@ class MatchedTerm(msgspec.Struct, frozen=True, rename="camel"):
     idf: float
     score: float
     weight: float = 1.0
+    synonym_of: str | None = None
 
 
 class StoredMemory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

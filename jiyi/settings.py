@@ -36,6 +36,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     group: str = "jiyi"  # the consumer group of the workers
     segmenter: Literal["rjieba", "jieba"] = "rjieba"  # Chinese segmenter; jieba is the slower reference
     han_bigrams: bool = True  # also index Han characters and pairs, so that unknown words are found
+    user_dictionary: str = ""  # file of words that the segmenter does not know; see "Word files"
+    stop_words: str = ""  # file of words to be passed over, or not any more
+    synonyms: str = ""  # file of words that questions ask for as well
     batch: int = 64  # entries that a worker reads from the stream at once
     block_ms: int = 2000  # how long a worker waits for new entries before it looks around
     claim_idle_ms: int = 30_000  # an entry pending for this long is taken over; more than document_timeout_ms

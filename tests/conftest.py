@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import anyio
@@ -97,6 +99,27 @@ def end(process):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+_jieba_dictionary = []
+
+
+@pytest.fixture
+def quick_jieba(monkeypatch):
+    """Many tokenizers of jieba: its dictionary, which takes a second to read, is read once and copied."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jieba = import_module("jieba")
+
+    class Copied(jieba.Tokenizer):
+        def gen_pfdict(self, file):
+            with file:
+                if not _jieba_dictionary:
+                    _jieba_dictionary.extend(super().gen_pfdict(file))
+            frequencies, total = _jieba_dictionary
+            return dict(frequencies), total
+
+    monkeypatch.setattr(jieba, "Tokenizer", Copied)
 
 
 @pytest.fixture(scope="session")

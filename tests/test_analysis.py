@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jiyi.analysis import Analyzer, TooManyTerms
-from jiyi.analysis.han_runs import MAX_RUN_LENGTH, HanRuns, find_han
+from jiyi.analysis.characters import find_han
+from jiyi.analysis.han_runs import MAX_RUN_LENGTH, HanRuns
 from jiyi.analysis.identifiers import split_identifiers
 from jiyi.analysis.stop_words import COMMON_HAN
 from jiyi.analysis.tokens import MAX_TERM_LENGTH
@@ -36,7 +37,11 @@ GOLDEN = {
     "SHA256Sum": "sha256sum sha256 sum",
     "iPhone eBay iOS AB12CD34": "iphon ebay io ab12cd34",
     "snake_case": "snake_case snake case",
-    "kebab-case": "kebab-case kebab case",
+    "kebab-case": "kebabcas kebab case",
+    "re-indexing reindex": "reindex re index",
+    "utf-8 Order-Service": "utf8 utf orderservic order servic",
+    "v2-beta": "v2-beta 2-beta beta",
+    "138-1234": "138-1234 138 1234",
     "__init__": "init",
     "src/app/main.py": "src/app/main.py src app main.py main py",
     "foo/.git/config": "foo/.git/config foo git config",
@@ -46,7 +51,7 @@ GOLDEN = {
     "C++11, C": "c++ 11 c",
     "libC++ a+b": "libc b",  # a is a stop word; ++ belongs to C alone
     "J\u030cC++": "\u01f0c",
-    "utf8 s3 ipv6 500ms": "utf8 s3 ipv6 500ms",
+    "utf8 s3 ipv6 500ms": "utf8 s3 ipv6 500ms 500 ms",
     "ＡＢＣ１２３": "abc123",
     "👍🏽 ❤️ 🇨🇳 👩‍💻": "",
     "軟體旋轉": "软体 旋转",
@@ -82,6 +87,36 @@ GOLDEN = {
     "㈱ ⼈": "株 人",
     "the end.": "end",
     "end of a line. Next": "end line next",
+    "10GB/s": "10gb/s 10 gb/s",
+    "10GB/second 10 GB/second": "10gb/second 10gb second 10 gb/second gb",
+    "5 mg/kg": "5mg/kg 5 mg/kg",
+    "10GB,20 GB": "10gb 10 gb 20gb 20",
+    "1,000-2,000 km": "1000 2000km 2000 km",
+    "12,345": "12345 12 345",  # or two ports
+    "80,443,8080": "80 443 8080",
+    "1,2,000": "1 2 000",
+    "1,000.5 and 1,000 apples": "1000.5 1000 appl",
+    "50-60%": "50-60 50 60",
+    "10 m 5 s 10 us": "10 m 5 s",
+    "2024-05": "2024-05 2024",
+    "2024-02-31": "2024-02-31 2024 02 31",
+    "2024-13-01": "2024-13-01 2024 13 01",
+    "2024.5.4": "2024.5.4 2024",
+    "20240504 13812345678 12:30": "20240504 13812345678 12:30 12 30",
+    "138-1234-5678": "138-1234-5678 138 1234 5678",
+    "192.168.0.1 MB": "192.168.0.1 192 168 mb",
+    "app-2024-05-04.log": "app-2024-05-04.log app 2024 05 04 log 2024-05-04 2024-05",
+    "2024-05-04T10:30Z": "2024-05-04t10:30z 2024-05-04t10 2024 05 04t10 30z 2024-05-04 2024-05",
+    "2024/5/4-2024/5/6": "2024/5/4-2024/5/6 2024 4-2024 2024-05-04 2024-05 2024-05-06",
+    "may be 4 in 2024": "4 2024",
+    "use 2024 MB": "use 2024mb 2024 mb",
+    "2024年5月4日": "2024-05-04 2024-05 2024 年 5 月 4 日",
+    "2024年5月": "2024-05 2024 年 5 月",
+    "5年，1985年11月1日": "1985-11-01 1985-11 5 年 1985 11 月 1 日",
+    "2024年5月2025年6月底": "2024-05 2025-06 2024 年 5 月 2025 6 月底",
+    "2024年": "2024 年",
+    "2024年5": "2024 年 5",
+    "2024年5月40日": "2024-05 2024 年 5 月 40 日",
 }
 
 
@@ -89,6 +124,9 @@ GOLDEN = {
 def test_text_becomes_these_terms(text, terms):
     """Whole identifiers come with their parts; what says nothing is left out."""
     assert list(ANALYZER.query_terms(text)) == terms.split()
+    for analyzer in (ANALYZER, BIGRAMS):
+        explained = Counter(token.term for token in analyzer.explain(text))
+        assert list(analyzer.terms(text).items()) == list(explained.items()), "the two ways through agree"
 
 
 def test_url_is_one_term_and_its_parts():
@@ -118,6 +156,85 @@ def test_url_takes_no_control_character_or_lone_surrogate():
         assert list(ANALYZER.query_terms(f"ab{broken}cd")) == ["ab", "cd"]
 
 
+SAME = {
+    "10GB": ["10 GB", "10 gb", "10-Gb", "１０ＧＢ", "10\u00a0GB"],
+    "64-bit": ["64 bits", "64bit"],
+    "1.5 TB": ["1.5TB", "1.5 tb"],
+    "1000 MB": ["1,000MB", "1000mb", "1,000 MB"],
+    "3.5%": ["3.5 %", "３．５％"],
+    "5 μs": ["5µs", "5 μS"],
+    "2024-05-04": ["2024/5/4", "2024/05/04", "2024-5-4", "２０２４－０５－０４"],
+    "May 4, 2024": ["MAY 4 2024", "May. 4, 2024", "may 04, 2024"],
+}
+
+
+@pytest.mark.parametrize(("text", "others"), SAME.items(), ids=SAME)
+def test_a_numeral_is_the_same_however_it_is_written(text, others):
+    same = [ANALYZER.terms(other) for other in others]
+    if text.startswith("May"):
+        same = [{term: tf for term, tf in terms.items() if term not in ("4", "04")} for terms in same]
+        assert same == [{"2024-05-04": 1, "2024-05": 1, "2024": 1}] * len(same)
+    else:
+        assert same == [ANALYZER.terms(text)] * len(same)
+
+
+DATES = [
+    "2024-05-04",
+    "2024/5/4",
+    "2024年5月4日",
+    "2024 年 05 月 04 号",
+    "二零二四年也就是2024年5月4號",
+    "May 4, 2024",
+    "4 May 2024",
+    "4th of May, 2024",
+    "Saturday, May 4th 2024",
+    "built 2024-05-04T10:00:00Z",
+    "https://x.com/2024/05/04/post",
+    "app-2024-05-04.log",
+]
+
+
+def test_dates_share_the_day_and_the_month():
+    for text in DATES:
+        assert {"2024-05-04", "2024-05"} <= ANALYZER.terms(text).keys(), text
+    for text in ["2024-05", "2024/05", "2024年5月", "May 2024", "in may, 2024"]:
+        assert "2024-05" in ANALYZER.terms(text), text
+        assert "2024-05-04" not in ANALYZER.terms(text), text
+
+
+def test_a_number_behind_a_mark_is_no_numeral():
+    """The upper case of some letters is a letter and a mark that do not compose."""
+    for text in ("ΐ10 GB", "ΐ1,000", "ΐ-10 GB", "ΐmay 2024"):
+        assert ANALYZER.terms(text.upper()) == ANALYZER.terms(text), text
+
+
+def test_a_number_with_commas_finds_the_one_without():
+    for text in ("1,000", "12,345,678", "1,000.50"):
+        whole = text.replace(",", "")
+        assert ANALYZER.query_terms(whole).keys() & ANALYZER.terms(text).keys(), text
+        assert ANALYZER.query_terms(text).keys() & ANALYZER.terms(whole).keys(), text
+
+
+@pytest.mark.parametrize(
+    "around", ["{}", "{}, and so on", "It was said long ago ({}).", "很久以前：{}，等等", "a-b {}; c_d"]
+)
+def test_numerals_are_found_wherever_they_stand(around):
+    for text in [*SAME, *DATES, "1,000", "12,345.5", "10GB/s"]:
+        assert ANALYZER.terms(text).keys() <= ANALYZER.terms(around.format(text)).keys(), text
+
+
+def test_with_and_without_a_hyphen():
+    for one, other in [
+        ("re-index", "reindexing"),
+        ("utf-8", "UTF8"),
+        ("order-service", "OrderService"),
+        ("IL-6", "IL6"),
+    ]:
+        assert ANALYZER.query_terms(one).keys() & ANALYZER.terms(other).keys(), one
+        assert ANALYZER.query_terms(other).keys() & ANALYZER.terms(one).keys(), one
+    assert not ANALYZER.query_terms("10-20").keys() & ANALYZER.terms("1020").keys()
+
+
 def test_frequencies_count_every_occurrence_in_order_of_first_appearance():
     assert list(ANALYZER.terms("超时 redis 超时 err_conn conn").items()) == [
         ("超时", 2), ("redi", 1), ("err_conn", 1), ("err", 1), ("conn", 2)]  # fmt: skip
@@ -140,6 +257,11 @@ def test_explain_names_the_rule_of_each_token():
         ("user", "camel", "User"), ("id", "camel", "Id"), ("v1.20", "compound", "v1.20"),
         ("1.20", "version", "1.20"), ("20", "literal", "20"),
         ("a/bc", "compound", "a/bc"), ("bc", "word", "bc"), ("s3", "literal", "s3")]  # fmt: skip
+    assert [(t.term, t.rule, t.source) for t in ANALYZER.explain("1,000 GB re-run 5 May 2024")] == [
+        ("1000gb", "quantity", "1,000 GB"), ("1000", "number", "1,000"), ("gb", "unit", "GB"),
+        ("rerun", "compound", "re-run"), ("re", "word", "re"), ("run", "word", "run"),
+        ("2024-05-05", "date", "5 May 2024"), ("2024-05", "month", "5 May 2024"),
+        ("5", "literal", "5"), ("2024", "literal", "2024")]  # fmt: skip
     assert [t.rule for t in ANALYZER.explain("who are 的")] == ["stop"] * 3
     assert [t.rule for t in ANALYZER.explain("https://ab.cd")] == ["url", "compound", "word", "word"]
     assert ("存延", "bigram") in [(t.term, t.rule) for t in BIGRAMS.explain("缓存延迟")]
@@ -185,6 +307,8 @@ def test_an_identifier_counts_half_for_its_parts_count_as_well():
     }
     assert ANALYZER.query_terms("https://ab.cd")["https://ab.cd"] == 0.5
     assert ANALYZER.query_terms("v1.2.3") == {"v1.2.3": 0.5, "1.2.3": 1.0}
+    assert ANALYZER.query_terms("10 GB") == {"10gb": 0.5, "10": 1.0, "gb": 0.3}
+    assert ANALYZER.query_terms("4 May 2024") == {"2024-05-04": 1.0, "2024-05": 0.5, "4": 1.0, "2024": 1.0}
 
 
 # ---- limits ----
@@ -247,6 +371,12 @@ def test_too_many_distinct_terms_are_refused_with_both_numbers():
         "c++",
         "a\u0301",
         "12,",
+        "123,",
+        "1 mb ",
+        "1 may 2024 ",
+        "may 2024,",
+        "2024年5月",
+        "1-2-",
         "@._-",
         "́",
         "\u200d中",
@@ -271,7 +401,18 @@ def test_time_grows_linearly_with_the_length(unit):
 # ---- properties ----
 
 SNIPPETS = st.sampled_from(
-    [*GOLDEN, "https://a.b/c?d=e#f", "冯·诺伊曼", "ΐ Σίσυφος ς", "ﬀ ŉ ǰ", "ǰC++ 'ẗ ǰab://c", "한국어 テスト ｶﾞ", "ŁÓDŹ"]
+    [
+        *GOLDEN,
+        *(form for text, others in SAME.items() for form in (text, *others)),
+        *DATES,
+        "https://a.b/c?d=e#f",
+        "冯·诺伊曼",
+        "ΐ Σίσυφος ς",
+        "ﬀ ŉ ǰ",
+        "ǰC++ 'ẗ ǰab://c",
+        "한국어 テスト ｶﾞ",
+        "ŁÓDŹ",
+    ]
 )
 CHARACTERS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MIXED = st.lists(st.one_of(SNIPPETS, CHARACTERS, st.sampled_from(list(" .-_/@:'+#，。的"))), max_size=8).map("".join)
@@ -332,6 +473,15 @@ def test_terms_are_words_and_explain_gives_the_same(text, analyzer):
     assert set(analyzer.query_terms(text)) <= set(terms)
     assert bool(analyzer.query_terms(text)) is bool(terms)
     assert Analyzer(han_bigrams=analyzer is BIGRAMS).terms(text) == terms
+
+
+@settings(max_examples=200, deadline=None)
+@given(MIXED, st.sampled_from([ANALYZER, BIGRAMS]))
+def test_a_text_is_found_by_whatever_a_term_of_it_stands_for(text, analyzer):
+    terms = analyzer.terms(text)
+    for token in analyzer.explain(text):
+        assert not terms.keys().isdisjoint(analyzer.query_terms(token.source)), token
+        assert not terms.keys().isdisjoint(analyzer.query_terms(f"{token.source} and")), token
 
 
 @settings(max_examples=200, deadline=None)

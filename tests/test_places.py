@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jiyi.analysis import Analyzer
+from jiyi.analysis import Analyzer, StopWords, UserDictionary
 from jiyi.analysis.alignment import Alignment
 from jiyi.analysis.han_folding import open_folding
 from jiyi.analysis.normal_form import fold, normalise
 from jiyi.analysis.segmenters import open_segmenter
 
-ANALYZERS = [Analyzer(), Analyzer(han_bigrams=False)]
+OWN = UserDictionary({"增量索引": None, "研究生命": None})
+PHRASES = StopWords(han_phrases=frozenset(["没有", "的和"]))
+ANALYZERS = [
+    Analyzer(),
+    Analyzer(han_bigrams=False),
+    Analyzer(dictionary=OWN, stop_words=PHRASES),
+    Analyzer(han_bigrams=False, dictionary=OWN, stop_words=PHRASES),
+]
 FOLD = open_folding()
 STOP = ["of", "the", "are", "人", "有", "的", "我"]
 
@@ -85,6 +92,13 @@ SNIPPETS = st.sampled_from(
     + [
         "https://a.b/c?d=e#f",
         "冯·诺伊曼",
+        "2024 年 5 月 4 日，2024年5月",
+        "May 4th, 2024 4 of may 2024",
+        "2024-05-04/2024-5-6 2024/5",
+        "10 GB 10gb/s 1,000.5 3.5% 8080,443,1,000",
+        "re-run utf-8 re-run-run",
+        "URLs mRNA getUserById DNSCache",
+        "增量索引没有增量索引",
         "ΐ Σίσυφος ς \u0345",
         "ﬀ ŉ ǰ",
         "ǰC++ 'ẗ ǰab://c",

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from jiyi.analysis.han_runs import split_common_han
+from jiyi.analysis.characters import split_common_han
 from jiyi.analysis.segmenters import open_segmenter
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -135,3 +137,69 @@ def test_own_words_of_other_users_of_the_process_do_not_reach_us(rjieba):
     before = rjieba.search("永和服装饰品有限公司")
     package.add_word("永和服装饰品有限公司", 1_000_000, "n")
     assert rjieba.search("永和服装饰品有限公司") == before
+
+
+OWN_WORDS = {
+    "南京市长": None, "江大桥": None, "云计算平台": None, "云计算": 5, "张三丰": None, "生命起": 900, "哈哈哈": None,
+    "服务": None, "务器": 20_000, "常在": None, "在较": None, "龘靐": None, "软件": 1, "京": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def enlarged():
+    return [open_segmenter(name, OWN_WORDS) for name in ("rjieba", "jieba")]
+
+
+@pytest.mark.parametrize("sentence", [*SENTENCES, "云计算平台上的云计算，张三丰常在较高的服务器", "".join(OWN_WORDS)])
+def test_both_give_the_same_words_with_words_of_a_deployment(enlarged, sentence):
+    for run in han_runs(sentence):
+        one, other = (segmenter.search(run) for segmenter in enlarged)
+        assert one == other
+
+
+def test_a_word_without_a_frequency_comes_out_whole(enlarged):
+    for word in (word for word, frequency in OWN_WORDS.items() if frequency is None):
+        for segmenter in enlarged:
+            assert segmenter.search(word)[-1] == word
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"云计算平台江大桥": None, "云计算平": 1_000_000, "台江大桥": 1_000_000},
+        {"的是了在": None, "了在": None, "的是": None},
+    ],
+)
+def test_a_word_comes_out_whole_whatever_else_was_added(quick_jieba, words):
+    for name in ("rjieba", "jieba"):
+        segmenter = open_segmenter(name, words)
+        assert [segmenter.search(word)[-1] for word in words] == list(words)
+
+
+PIECES = ["云", "计算", "平台", "南京", "市长", "江", "大桥", "研究", "生命", "起源", "服务", "器", "龘", "软件", "的"]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_frequencies_are_the_same_in_both(quick_jieba, data):
+    """Words of pieces of the dictionary, of any length, with and without frequencies: cut alike, and whole alone."""
+    word = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
+    words = data.draw(st.dictionaries(word, st.none() | st.integers(1, 50_000), min_size=1, max_size=6))
+    one, other = (open_segmenter(name, words) for name in ("rjieba", "jieba"))
+    for text in [*words, data.draw(st.lists(word, max_size=4).map("".join))]:
+        assert one.search(text) == other.search(text)
+    for text in (text for text, frequency in words.items() if frequency is None):
+        assert one.search(text)[-1] == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETS)
+def test_both_give_the_same_words_on_real_text_with_words_of_a_deployment(enlarged, name):
+    path = DATA / name / "docs.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        texts = [json.loads(line)["content"] for line, _ in zip(lines, range(DOCUMENTS_OF_A_SET), strict=False)]
+    runs = {run for text in texts for run in han_runs(text)}
+    differing = [run for run in runs if enlarged[0].search(run) != enlarged[1].search(run)]
+    assert len(differing) <= len(runs) // NEAR_TIE_EVERY, differing

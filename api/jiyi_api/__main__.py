@@ -32,6 +32,8 @@ def main() -> int:
         settings = Settings.from_environment()
         configure(settings)
         sockets = _inherited(sys.argv[1:])
+        # Beside others a reader does not take what they could answer sooner.
+        app = create_app(settings, patience_s=_PATIENCE_S if sockets else 0.0)
     except JiyiError as error:
         sys.stderr.write(f"jiyi api: {error}\n")
         return EX_CONFIG
@@ -40,8 +42,7 @@ def main() -> int:
         signal.signal(signum, lambda *_: sys.exit(0))
     server = uvicorn.Server(
         uvicorn.Config(
-            # Beside others a reader does not take what they could answer sooner.
-            create_app(settings, patience_s=_PATIENCE_S if sockets else 0.0),
+            app,
             host=settings.api_host,
             port=settings.api_port,
             loop="uvloop",

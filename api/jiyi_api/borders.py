@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from unicodedata import category, combining
 
-from jiyi.analysis.han_runs import find_han
+from jiyi.analysis.characters import find_han
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,11 @@ from jiyi_api.snippets import Snippet  # noqa: TC001 - as above
 from jiyi_api.stored import StoredMemory
 
 
-class MatchedTerm(msgspec.Struct, rename="camel"):
+class MatchedTerm(msgspec.Struct, rename="camel", omit_defaults=True):
     """What one term of the question contributes to a hit; the scores of all add up to the hit's BM25 score.
 
-    `weight` is what the term counts in the question: 1, or less for what is no word (see `Analyzer.query_terms`).
+    `weight` is what the term counts in the question: 1, or less for what is no word (see `Analyzer.question`).
+    `synonym_of` is there for a term that was not asked for: the word or phrase of the question that it stands for.
     """
 
     term: str
@@ -21,6 +22,7 @@ class MatchedTerm(msgspec.Struct, rename="camel"):
     idf: float
     weight: float
     score: float
+    synonym_of: str | None = None
 
 
 class Explanation(msgspec.Struct, rename="camel"):

@@ -28,7 +28,7 @@ from jiyi_api.time_words import find_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jiyi.analysis import Analyzer
+    from jiyi.analysis import Analyzer, Question
     from jiyi.connections import Database
     from jiyi_api.documents import Document
     from jiyi_api.filters import Filters
@@ -90,7 +90,8 @@ class Searcher:
         """
         started = time.perf_counter()
         times = self.times(query)
-        tiers = self._tiers(query, self._terms(query.text), times)
+        terms, synonym_of = self._question(query.text)
+        tiers = self._tiers(query, terms, times)
         limit, rewritten = query.limit * (_SPARE if query.folds else 1), 0
         while True:
             rankings = await self._rank(query.namespaces, tiers, limit)
@@ -107,6 +108,8 @@ class Searcher:
             limit = wider
         if query.snippet:
             await anyio.to_thread.run_sync(self._add_snippets, hits, query.snippet)  # long memories take long
+        for term in (term for hit in hits for term in hit.matched_terms) if synonym_of else ():
+            term.synonym_of = synonym_of.get(term.term)
         took_s = time.perf_counter() - started
         metrics.SEARCH_SECONDS.observe(took_s)
         _SEARCHED[bool(hits)].inc()
@@ -124,7 +127,7 @@ class Searcher:
 
         Errors as of `search`.
         """
-        tiers = self._tiers(query, self._terms(query.text), self.times(query))
+        tiers = self._tiers(query, self._question(query.text).weights, self.times(query))
         limit = _FIRST_LOOK
         while True:
             rankings = await self._rank([query.ns], tiers, limit)
@@ -173,9 +176,9 @@ class Searcher:
             # No await from here on: the columns stand still.
             return [rank_snapshots(self._ranker, snapshots, wanted, limit) for wanted in tiers]
 
-    def _terms(self, text: str) -> dict[str, float]:
+    def _question(self, text: str) -> Question:
         try:
-            return self._analyzer.query_terms(text)
+            return self._analyzer.question(text)
         except TooManyTerms as error:
             raise InvalidQueryError("q", str(error)) from None
 

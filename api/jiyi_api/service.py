@@ -75,10 +75,14 @@ class Health(msgspec.Struct, rename="camel"):
 
 
 class Service:
-    """Starts the parts in the background; until they are there, `parts` raises `UnavailableError`."""
+    """Starts the parts in the background; until they are there, `parts` raises `UnavailableError`.
+
+    Raises `SettingsError` for files of words that are not as they must be.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._analyzer = Analyzer.from_settings(settings)
         self._parts: Parts | None = None
         self._kernel: str | None = None
         self._trouble = "starting"
@@ -108,8 +112,10 @@ class Service:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         settings = self.settings
-        analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
+        analyzer = self._analyzer
         await anyio.to_thread.run_sync(analyzer.warm_up)
+        if (report := await anyio.to_thread.run_sync(analyzer.check_dictionary)).not_whole:
+            log.warning("user_dictionary", message=str(report))
         ranker = choose_ranker(settings.kernel)
         await anyio.to_thread.run_sync(ranker.warm_up)
         scripts.load_all()

@@ -2,51 +2,103 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
-from jiyi.analysis import han_folding, stop_words
+from jiyi.analysis import han_folding
 from jiyi.analysis.alignment import Alignment
-from jiyi.analysis.han_runs import HanRuns, find_han, split_common_han, split_han
+from jiyi.analysis.characters import find_han, split_common_han, split_han
+from jiyi.analysis.han_runs import HanRuns
 from jiyi.analysis.identifiers import Identifiers
 from jiyi.analysis.normal_form import normalise
+from jiyi.analysis.numerals import han_dates
 from jiyi.analysis.segmenters import SegmenterName, open_segmenter
-from jiyi.analysis.tokens import Place, Token, TooManyTerms
+from jiyi.analysis.stop_words import OURS, StopWords
+from jiyi.analysis.synonyms import Synonym, Synonyms, Words, read_synonyms
+from jiyi.analysis.tokens import Place, QuestionTerm, Rule, Token, TooManyTerms
+from jiyi.analysis.user_dictionary import DictionaryReport, UserDictionary
+from jiyi.settings import Settings
 
-# To be raised with every change that gives any text other terms. Lists of stop words need not be remembered: their
-# content is part of the fingerprint.
-ANALYSIS_VERSION = 2
-WEIGHTS = {"bigram": 0.4, "character": 0.3, "compound": 0.5, "url": 0.5}
+# To be raised with every change that gives any text other terms. What stands in lists and files of words need not be
+# remembered: their content is part of the fingerprint.
+ANALYSIS_VERSION = 3
+WEIGHTS = {
+    "bigram": 0.4, "character": 0.3, "compound": 0.5, "url": 0.5, "quantity": 0.5, "unit": 0.3, "month": 0.5,
+}  # fmt: skip
 """What terms of these rules count in a question; others count 1. Found by trying, on the sets of docs/quality.md."""
+_YEAR, _MONTH = "年", "月"
+_PARTS_OF_A_DATE = 5
+"""年, the month, 月, the day, 日."""
+# What the words of a text become; tokens of other rules stand for several of them, or for a part of one.
+_PLAIN: frozenset[Rule] = frozenset(("word", "literal", "number", "unit", "date", "month"))
+
+
+class Question(NamedTuple):
+    """The distinct terms of a question with what each counts, in the order of first appearance.
+
+    `synonym_of` has, for each term that was added, the word or phrase of the question that it is a synonym of.
+    """
+
+    weights: dict[str, float]
+    synonym_of: dict[str, str]
 
 
 class Analyzer:
     """Turns texts into terms: pure, deterministic, and safe to call from several threads at once.
 
-    `fingerprint` names everything that decides about terms: this package's version and stop words, segmenter and
-    dictionary, stemmer, bigrams. Indexes and queries of different fingerprints do not fit together. Left out are
-    `max_terms`, which changes the terms of no text that it accepts, and Python's Unicode version, because Unicode
-    promises never to change the normal form of a character once assigned. `rjieba` and `jieba` count as
-    different: their words differ in rare near ties.
+    `fingerprint` names everything that decides about terms: this package's version, stop words, segmenter and
+    dictionaries, stemmer, bigrams. Indexes and queries of different fingerprints do not fit together. Left out are
+    synonyms, which change questions only, `max_terms`, which changes the terms of no text that it accepts, and
+    Python's Unicode version, because Unicode promises never to change the normal form of a character once assigned.
+    `rjieba` and `jieba` count as different: their words differ in rare near ties.
     """
 
-    def __init__(self, segmenter: SegmenterName = "rjieba", han_bigrams: bool = True, max_terms: int = 10_000) -> None:
-        self._segmenter = open_segmenter(segmenter)
+    def __init__(  # noqa: PLR0913 - what an analyzer is made of
+        self,
+        segmenter: SegmenterName = "rjieba",
+        han_bigrams: bool = True,
+        max_terms: int = 10_000,
+        *,
+        dictionary: UserDictionary = UserDictionary(),  # noqa: B008 - a constant
+        stop_words: StopWords = OURS,
+        synonyms: Sequence[Synonym] = (),
+    ) -> None:
+        self._segmenter = open_segmenter(segmenter, dictionary.words)
+        self._dictionary = dictionary
+        self._stop_words = stop_words
         self._han_bigrams = han_bigrams
         self._max_terms = max_terms
-        self._identifiers = Identifiers()
-        self._han_runs = HanRuns(self._segmenter, bigrams=han_bigrams)
+        self._identifiers = Identifiers(stop_words)
+        self._han_runs = HanRuns(self._segmenter, bigrams=han_bigrams, stop_words=stop_words, own=dictionary.words)
         decisive = json.dumps({**self.describe(), "max_terms": None}, sort_keys=True)
         self.fingerprint = blake2b(decisive.encode(), digest_size=8).hexdigest()
+        self._synonyms: Synonyms | None = None
+        self._synonyms = Synonyms(synonyms, self._words, self.explain_question) if synonyms else None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "Analyzer":
+        """Build the analyzer of a deployment: the one way for workers, readers and commands, so that none differs.
+
+        Raises `SettingsError`, which names setting, file and line, for a file of words that is not as it must be.
+        """
+        return cls(
+            settings.segmenter,
+            settings.han_bigrams,
+            settings.max_terms,
+            dictionary=UserDictionary.read(settings.user_dictionary) if settings.user_dictionary else UserDictionary(),
+            stop_words=StopWords.read(settings.stop_words) if settings.stop_words else OURS,
+            synonyms=read_synonyms(settings.synonyms) if settings.synonyms else (),
+        )
 
     def describe(self) -> dict[str, str | int | bool]:
         """Return what this analyzer consists of, ready to be shown or logged."""
-        words = " ".join(sorted(stop_words.ENGLISH | stop_words.HAN) + sorted(stop_words.COMMON_HAN))
         return {
             "version": ANALYSIS_VERSION,
             "segmenter": self._segmenter.identity,
+            "dictionary": self._dictionary.digest(),
             "stemmer": self._identifiers.stemmer_identity,
-            "stop_words": blake2b(words.encode(), digest_size=8).hexdigest(),
+            "stop_words": self._stop_words.digest(),
             "han_folding": han_folding.identity(),
             "han_bigrams": self._han_bigrams,
             "max_terms": self._max_terms,
@@ -55,6 +107,20 @@ class Analyzer:
     def warm_up(self) -> None:
         """Load the dictionary, so that the first text takes no longer than the second."""
         self.terms("记忆 warm-up")
+
+    def check_dictionary(self) -> DictionaryReport:
+        """Cut every entry of the user dictionary alone, and tell which do not come out whole."""
+        others: dict[str, Rule] = {}
+        not_whole = []
+        fold_han = han_folding.open_folding()
+        for entry in self._dictionary.entries:
+            rules = [token.rule for token in self.explain(entry) if token.source == fold_han(entry)]
+            found = [rule for rule in rules if rule not in ("stop", "bigram", "character")]
+            if not found:
+                not_whole.append(entry)
+            elif "dictionary" not in found:
+                others[entry] = found[0]
+        return DictionaryReport(len(self._dictionary.entries), others, not_whole)
 
     def terms(self, text: str) -> dict[str, int]:
         """Return each term of `text` with its frequency, in the order of first appearance.
@@ -68,39 +134,46 @@ class Analyzer:
             raise TooManyTerms(len(terms), self._max_terms)
         return dict(terms)
 
-    def query_terms(self, text: str) -> dict[str, float]:
-        """Return the distinct terms of a question with what each counts, in the order of first appearance.
+    def question(self, text: str) -> Question:
+        """Return the terms of a question and of its synonyms, which count less. Errors as in `terms`.
 
-        What is no word, and what counts by its parts as well, counts less (`WEIGHTS`). Words that ask are left out,
-        unless nothing else is in the question. Errors as in `terms`.
+        What is no word, and what counts by its parts as well, counts less too (`WEIGHTS`). Words that ask are left
+        out, unless nothing else is in the question.
         """
         tokens = self.explain(text)
         weights: dict[str, float] = {}
+        asking = self._stop_words.han_questions
         for token in tokens:
-            if token.term not in stop_words.HAN_QUESTIONS:
+            if token.term not in asking:
                 weights[token.term] = max(weights.get(token.term, 0.0), WEIGHTS.get(token.rule, 1.0))
         weights = weights or dict.fromkeys([token.term for token in tokens], 1.0)
+        synonym_of: dict[str, str] = {}
+        if self._synonyms:
+            for one in self._synonyms.of(text):
+                if one.synonym_of and (one.term in synonym_of or one.term not in weights):
+                    weights[one.term] = max(weights.get(one.term, 0.0), one.weight)
+                    synonym_of.setdefault(one.term, one.synonym_of)
         if len(weights) > self._max_terms:
             raise TooManyTerms(len(weights), self._max_terms)
-        return weights
+        return Question(weights, synonym_of)
+
+    def query_terms(self, text: str) -> dict[str, float]:
+        """Return the weights of `question(text)`."""
+        return self.question(text).weights
 
     def required_terms(self, text: str) -> list[str]:
         """Return those of the `query_terms` that a text must have to say all that the question says.
 
-        Left out is what a net of Han characters and pairs has besides the words: pairs across the border of two words,
-        and characters of a word. Where the segmenter knows no word, the pairs count. Errors as in `query_terms`.
+        Left out are synonyms, and what a net of Han characters and pairs has besides the words: pairs across the border
+        of two words, and characters of a word. Where the segmenter knows no word, the pairs count. Errors as in
+        `question`.
         """
-        weights = self.query_terms(text)
+        weights, synonym_of = self.question(text)
         required: dict[str, None] = {}
         for number, part in enumerate(split_han(normalise(text))):
-            terms = self._han_runs.words(part) if number % 2 else [one.term for one in self._identifiers.tokens(part)]
-            required |= dict.fromkeys(term for term in terms if term in weights)
+            terms = self._han_runs.core(part) if number % 2 else [one.term for one in self._identifiers.tokens(part)]
+            required |= dict.fromkeys(term for term in terms if term in weights and term not in synonym_of)
         return list(required or weights)
-
-    def explain(self, text: str) -> list[Token]:
-        """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""
-        tokens = list(self._tokens(normalise(text)))
-        return [token for token in tokens if token.rule != "stop"] or tokens
 
     def places(self, text: str, wanted: Iterable[str]) -> list[Place]:
         """Return where in `text`, as it is given, it has the terms of `wanted`, in ascending order.
@@ -119,15 +192,53 @@ class Analyzer:
         return sorted(Place(aligned.start(start), aligned.end(end), term) for start, end, term in places)
 
     def _places(self, text: str, wanted: set[str], *, stop: bool) -> Iterator[Place]:
+        end = 0
+        for date in han_dates(text) if _YEAR in text and not stop else ():
+            start = text.index(date.source, end)
+            end = start + len(date.source)
+            for token in date.tokens():
+                if token.term in wanted:
+                    yield Place(start, end, token.term)
         yield from self._han_runs.places(text, filter(find_han, wanted), stop=stop)
         start = 0
         for number, part in enumerate(split_han(text)):
             if number % 2 == 0:
-                for begin, end, term in self._identifiers.places(part, wanted, stop=stop):
-                    yield Place(start + begin, start + end, term)
+                for begin, stop_at, term in self._identifiers.places(part, wanted, stop=stop):
+                    yield Place(start + begin, start + stop_at, term)
             start += len(part)
 
+    def explain(self, text: str) -> list[Token]:
+        """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""
+        tokens = list(self._tokens(normalise(text)))
+        return [token for token in tokens if token.rule != "stop"] or tokens
+
+    def explain_question(self, text: str) -> list[QuestionTerm]:
+        """Return the terms of `question(text)` with the rule by which each counts what it counts."""
+        weights, synonym_of = self.question(text)
+        rules: dict[str, Rule] = {}
+        for term, rule, _ in self.explain(text):
+            if term not in rules or WEIGHTS.get(rule, 1.0) > WEIGHTS.get(rules[term], 1.0):
+                rules[term] = rule
+        for one in self._synonyms.of(text) if self._synonyms else ():
+            rules.setdefault(one.term, one.rule)
+        return [QuestionTerm(term, rules[term], weight, synonym_of.get(term)) for term, weight in weights.items()]
+
+    def _words(self, text: str) -> Words:
+        """Return a text as synonyms see it."""
+        units: list[str] = []
+        han: set[str] = set()
+        for number, part in enumerate(split_han(normalise(text))):
+            if number % 2:
+                run, words = self._han_runs.words(part)
+                units += run
+                han |= words
+            else:
+                units += (token.term for token in self._identifiers.tokens(part) if token.rule in _PLAIN)
+        return Words(tuple(units), frozenset(han))
+
     def _tokens(self, text: str) -> Iterator[Token]:
+        for date in han_dates(text) if _YEAR in text else ():
+            yield from date.tokens()
         for number, part in enumerate(split_han(text)):
             yield from (self._han_runs if number % 2 else self._identifiers).tokens(part)
 
@@ -138,12 +249,18 @@ class Analyzer:
         pieces are looked up. Common Han characters are their own normal form and never compose.
         """
         terms: list[str] = []
+        dates: list[str] = []
         han, other = self._han_runs.terms, self._identifiers.terms
         is_han = False
-        for part in split_common_han(text):
+        parts = split_common_han(text)
+        for at, part in enumerate(parts):
+            # Only the last run of a date may have a second character: that with 日, or with 月 where there is no day.
+            if part == _YEAR and at + 2 < len(parts) and parts[at + 2].startswith(_MONTH):
+                around = normalise("".join(parts[at - 1 : at + _PARTS_OF_A_DATE]))
+                dates += (token.term for date in han_dates(around) for token in date.tokens())
             found = han(part) if is_han else other(part)
             if found is None:
                 return None
             terms += found
             is_han = not is_han
-        return terms
+        return dates + terms if dates else terms

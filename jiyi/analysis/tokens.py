@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 MAX_TERM_LENGTH = 64
 
 Rule: TypeAlias = Literal[
-    "url", "compound", "version", "word", "camel", "literal", "han", "bigram", "character", "stop"
-]
+    "url", "compound", "version", "word", "camel", "literal", "quantity", "number", "unit", "date", "month",
+    "han", "dictionary", "bigram", "character", "stop",
+]  # fmt: skip
 
 
 class Token(NamedTuple):
@@ -16,13 +17,27 @@ class Token(NamedTuple):
 
     The rules: `url` a whole URL; `compound` chunks with their connectors (err_conn_reset); `version` a version without
     its v; `word` an English word, stemmed; `camel` a part of a camelCase word; `literal` letters and digits as they
-    are; `han` a word found by the segmenter; `bigram` two Han characters, and `character` one, that it does not
-    call a word; `stop` a stop word, kept only where a text consists of nothing else.
+    are; `quantity` a number with its unit, `number` and `unit` its parts, or a number that was written with commas;
+    `date` a day and `month` its month; `han` a word found by the segmenter, and `dictionary` one that stands in the
+    user dictionary; `bigram` two Han characters, and `character` one, that it does not call a word; `stop` a stop word,
+    kept only where a text consists of nothing else.
     """
 
     term: str
     rule: Rule
     source: str
+
+
+class QuestionTerm(NamedTuple):
+    """A term of a question: what it counts, and the rule that made it.
+
+    `synonym_of` is the word or phrase of the question for which a synonym was added; None for what was asked.
+    """
+
+    term: str
+    rule: Rule
+    weight: float
+    synonym_of: str | None = None
 
 
 class Place(NamedTuple):

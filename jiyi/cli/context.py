@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from jiyi.analysis import Analyzer
 from jiyi.connections import connect
 from jiyi.data_directory import find_running
 from jiyi.errors import ApiError, JiyiError, ServerNotFoundError, UnavailableError
@@ -43,6 +44,14 @@ def settings_with_server(**overrides: Any) -> Settings:
     raise ServerNotFoundError(
         f"nothing runs on {settings.data_dir}, and JIYI_REDIS_URL is not set. Start everything with: jiyi up"
     )
+
+
+def open_analyzer(settings: Settings) -> Analyzer:
+    """The analyzer that workers and readers with these settings have; says what its user dictionary cannot do."""
+    analyzer = Analyzer.from_settings(settings)
+    if told := str(analyzer.check_dictionary()):
+        messages.print(f"[yellow]{_escaped(told)}[/]", soft_wrap=True)
+    return analyzer
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ def tune(documents: Documents, queries: Queries, as_json: Json = False) -> None:
         trials: list[tuple[bool, Trial]] = []
         with _progress() as on_step:
             for bigrams in (False, True):
-                analyzer = Analyzer(settings.segmenter, bigrams, settings.max_terms)
+                analyzer = Analyzer.from_settings(msgspec.structs.replace(settings, han_bigrams=bigrams))
                 name = f"trying {'with' if bigrams else 'without'} bigrams"
                 trials += [(bigrams, one) for one in try_all(judged, analyzer, on_step=_named(on_step, name))]
     trials.sort(key=lambda trial: trial[1].tuned.ndcg_10, reverse=True)

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jiyi import keys
-from jiyi.analysis import Analyzer
 from jiyi.check import check as check_index
 from jiyi.cli.context import (
     AllNamespaces,
@@ -25,6 +24,7 @@ from jiyi.cli.context import (
     database,
     friendly_errors,
     messages,
+    open_analyzer,
     print_json,
     settings_with_server,
 )
@@ -39,7 +39,6 @@ from jiyi.streams import EventStream
 if TYPE_CHECKING:
     from jiyi.check import Report
     from jiyi.connections import Database
-    from jiyi.settings import Settings
 
 _COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TimeRemainingColumn())  # fmt: skip
@@ -139,7 +138,7 @@ def check(
                 if not mend:
                     return await check_index(client, ns, stream=settings.stream, on_progress=on_progress)
                 return await repair_index(
-                    client, analyzer_of(settings), ns, stream=settings.stream, on_progress=on_progress
+                    client, open_analyzer(settings), ns, stream=settings.stream, on_progress=on_progress
                 )
 
     with friendly_errors():
@@ -184,11 +183,6 @@ def _print_report(report: Report) -> None:
     console.print("  in all: " + ", ".join(f"{count} {kind}" for kind, count in report.counts.items()))
 
 
-def analyzer_of(settings: Settings) -> Analyzer:
-    """The analyzer that workers with these settings have."""
-    return Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
-
-
 def reindex(
     ns: AllNamespaces = None,
     force: Annotated[bool, typer.Option("--force", help="Also where the analyzer has not changed.")] = False,
@@ -201,7 +195,7 @@ def reindex(
 
     async def run() -> dict[str, Any]:
         settings = settings_with_server()
-        analyzer = analyzer_of(settings)
+        analyzer = open_analyzer(settings)
         done: dict[str, Any] = {}
         async with database(settings) as client:
             with Progress(*_COLUMNS, console=messages, transient=True) as progress:

@@ -87,7 +87,7 @@ def _show(rank: int, hit: Hit, *, explain: bool) -> None:
         table.add_column(name, justify="left" if "term" in name else "right")
     for term in hit.matched_terms:
         table.add_row(
-            f"    {escape(term.term)}",
+            f"    {escape(term.term)}" + (f" [dim]for {escape(term.synonym_of)}[/]" if term.synonym_of else ""),
             f"{term.tf}",
             f"{term.df}",
             f"{term.idf:.4f}",

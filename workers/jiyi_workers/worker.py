@@ -68,8 +68,10 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped. Raises `AnalyzerMismatchError` and `UnsafeServerError`; waits out everything else."""
         settings = self._settings
-        analyzer = Analyzer(settings.segmenter, han_bigrams=settings.han_bigrams, max_terms=settings.max_terms)
+        analyzer = Analyzer.from_settings(settings)
         await anyio.to_thread.run_sync(analyzer.warm_up)
+        if (report := await anyio.to_thread.run_sync(analyzer.check_dictionary)).not_whole:
+            log.warning("user_dictionary", message=str(report))
         scripts.load_all()
         async with AsyncExitStack() as stack:
             stack.enter_context(suppress(_StoppedEarly))
