@@ -43,7 +43,6 @@ async def plant_much(db, ns, seed):
         lambda: replace(keys.bucket_key(ns, keys.bucket_of("w1"))),
         lambda: db.delete(keys.index_key(ns, "common")),
         lambda: db.setrange(keys.index_key(ns, "common"), 6, b"garbage"),
-        lambda: db.setrange(keys.index_key(ns, "common"), 4, b"\xff\xff\xff\xff"),
         lambda: replace(keys.tombstones_key(ns)),
         lambda: db.delete(keys.tombstones_key(ns), keys.expiries_key(ns)),
     ]
