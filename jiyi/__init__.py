@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jiyi import errors
-    from jiyi.client import Client, SyncClient
+    from jiyi.client import Client
     from jiyi.errors import (
         ApiError,
         BacklogFullError,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from jiyi.producer import Producer
+    from jiyi.sync_client import SyncClient
     from jiyi.sync_producer import SyncProducer
 
 __version__ = "0.1.0"
@@ -46,7 +47,12 @@ __all__ = [
     "errors",
 ]
 
-_CLASSES = {"Client": "client", "SyncClient": "client", "Producer": "producer", "SyncProducer": "sync_producer"}
+_CLASSES = {
+    "Client": "client",
+    "SyncClient": "sync_client",
+    "Producer": "producer",
+    "SyncProducer": "sync_producer",
+}
 """Where a name lives that is no error."""
 
 

@@ -1,13 +1,12 @@
-"""What the clients ask the reader: checked before anything is sent, as JSON in camel case."""
+"""What the clients ask the reader besides searches and listings: checked before it is sent, as JSON in camel case."""
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -22,7 +21,6 @@ from jiyi.answers import (
     Readiness,
     ReadinessMany,
     Replayed,
-    SearchResult,
     StoredMemory,
 )
 from jiyi.errors import InvalidQueryError, UnavailableError
@@ -32,7 +30,6 @@ from jiyi.memories import DEFAULT_NAMESPACE, Memory, parse_id, parse_namespace, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from jiyi.http import Call
 
@@ -48,30 +45,6 @@ ROUND_S = 0.05
 """`wait_ready` asks at most so often, should the reader answer without waiting."""
 
 _WAIT = re.compile(r"(\d+(?:\.\d+)?)(ms|s)?", re.ASCII)
-
-
-class Filters(TypedDict, total=False):
-    """Conditions of a search; a memory must meet all, and of several values one. `until` is exclusive."""
-
-    user_id: str | Sequence[str] | None
-    session_id: str | Sequence[str] | None
-    author: str | Sequence[str] | None
-    source_system: str | Sequence[str] | None
-    kind: str | Sequence[str] | None
-    tags: str | Sequence[str] | None
-    since: datetime | str | int | None
-    until: datetime | str | int | None
-    min_importance: float | None
-
-
-def search(q: str, parameters: Mapping[str, Any], filters: Mapping[str, Any]) -> Request[SearchResult]:
-    """Ask for the best memories. Raises `InvalidQueryError` for an unknown filter and what JSON cannot say."""
-    for name in filters:
-        if name not in Filters.__annotations__:
-            raise InvalidQueryError(name, f"is no filter; filters are {', '.join(Filters.__annotations__)}")
-    asked = {"q": q, **parameters, **filters}
-    given = {to_camel(name): _sayable(name, value) for name, value in asked.items() if value is not None}
-    return Request("POST", "/memory/search", SearchResult, msgspec.json.encode(given))
 
 
 def write(memory: Mapping[str, Any]) -> Request[Accepted]:
@@ -213,17 +186,6 @@ def _groups(queries: Sequence[str]) -> Iterator[list[str]]:
         group.append(query)
     if group:
         yield group
-
-
-def _sayable(name: str, value: Any) -> Any:
-    """Refuse what JSON cannot say: NaN and infinity would arrive as null, that is, as not given."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidQueryError(name, "must be a finite number")
-    try:
-        msgspec.json.encode(value)
-    except (TypeError, UnicodeEncodeError):
-        raise InvalidQueryError(name, "must be text, a number, a time, or a list of texts; UTF-8 throughout") from None
-    return value
 
 
 def _wire(memory: Mapping[str, Any]) -> dict[str, Any]:

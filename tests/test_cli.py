@@ -141,6 +141,156 @@ def test_what_people_wrote_is_shown_as_they_wrote_it(jiyi, tmp_path):
     assert ":fire:" in shown
 
 
+CHOSEN = [
+    {"id": "m1", "content": "开场白。\n\n张工 说 <redis> 😀 的 超时 [bold] 是 连接池 太小。", "author": "张伟",
+     "tags": ["a", "b"], "timestamp": "2026-05-13", "kind": "fact", "importance": 0.9},
+    {"id": "m2", "content": "张工 说 <redis> 的 超时 是 连接池 太小", "timestamp": "2026-05-19", "sessionId": "s"},
+    {"id": "m3", "content": "redis 的 流 \x1b[31m 很 快 \x07", "timestamp": "2026-05-20", "sessionId": "s",
+     "tags": ["a"]},
+    {"id": "m4", "content": "今天 的 午饭", "timestamp": "2026-05-11"},
+]  # fmt: skip
+AT = ("--at", "2026-05-20T12:00")
+
+
+@pytest.fixture(scope="module")
+def chosen(jiyi):
+    """The command line where these memories can be found, and one more in another namespace."""
+    rows = [row | {"ns": "选"} for row in CHOSEN] + [{"id": "n1", "content": "redis 超时 elsewhere", "ns": "other 1"}]
+    jiyi("ingest", jsonl(jiyi.folder / "chosen.jsonl", *rows), "--wait")
+    return jiyi
+
+
+def found(jiyi, question, *options, ns=("选",)):
+    spaces = [option for one in ns for option in ("--ns", one)]
+    return json.loads(jiyi("search", question, *spaces, *options, "--json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ((), ["m2", "m1", "m3"]),
+        (("--tag", "a", "--tag", "b"), ["m1", "m3"]),
+        (("--tag-all", "a", "--tag-all", "b"), ["m1"]),
+        (("--tag-none", "b", "--tag-none", "c"), ["m2", "m3"]),
+        (("--min-importance", "0.6"), ["m1"]),
+        (("--match", "all"), ["m2", "m1"]),
+        (("--collapse", "session-id"), ["m2", "m1"]),
+        (("--per-session", "1"), ["m2", "m1"]),
+        (("--rank", "memory", "--ranking", '{"weights": {"relevance": 0}}', *AT), ["m1", "m3", "m2"]),
+        (("--k1", "0", "--b", "0", "--min-score", "1"), ["m2", "m1"]),
+        (("--since", "2026-05-13", "--until", "2026-05-20", "--author", "张伟", "--author", "x"), ["m1"]),
+    ],
+)
+def test_search_has_an_option_for_every_choice(chosen, options, ids):
+    assert [hit["id"] for hit in found(chosen, "redis 超时", *options)["hits"]] == ids
+
+
+def test_several_namespaces_are_searched_and_listed_together(chosen):
+    assert {hit["id"]: hit["ns"] for hit in found(chosen, "redis 超时", ns=("选", "other 1"))["hits"]} == {
+        "m1": "选", "m2": "选", "m3": "选", "n1": "other 1",
+    }  # fmt: skip
+    assert "other 1" in chosen("search", "redis 超时", "--ns", "选", "--ns", "other 1")
+    assert "5 of 5 memories" in chosen("list", "--ns", "选", "--ns", "other 1")
+
+
+def test_search_shows_the_passage_the_time_and_what_is_folded(chosen):
+    shown = chosen("search", "上周 redis 超时", "--ns", "选", "--per-session", "1", *AT, "--match", "auto")
+    assert "张工 说 <redis> 😀 的 超时 [bold] 是 连接池 太小。" in shown
+    assert "1 folded into it: m3" in shown
+    assert "+time 0." in shown
+    assert "has not every word" in shown
+    assert "“上周” is 2026-05-11 00:00 UTC to 2026-05-18 00:00 UTC" in shown
+    narrow = chosen("search", "redis 超时", "--ns", "选", "--snippet", "12", FORCE_COLOR="1", COLUMNS="200")
+    assert re.search(r"\x1b\[1;33mredis\x1b\[0m", narrow)
+    assert "连接池" not in narrow
+    whole = chosen("search", "redis 超时", "--ns", "选")
+    assert "redis 的 流 [31m 很 快" in whole
+    assert "\x1b" not in whole, "what somebody wrote does not reach the terminal as a command"
+    assert "since 2026-05-18 00:00 UTC" in chosen("search", "redis since Monday", "--ns", "选", *AT)
+
+
+def added_up(lines):
+    """The scores of a table down to its sum: (sum of the parts, the sum)."""
+    told = [re.split(r"  the sum above|  \d+\.\d days", line)[0] for line in lines]
+    *parts, total = [float(re.findall(r"\d+\.\d{4}", line)[-1]) for line in told]
+    return sum(parts), total
+
+
+@pytest.mark.parametrize("ranking", [(), ("--rank", "memory")])
+def test_an_explained_score_adds_up(chosen, ranking):
+    shown = chosen("search", "上周 redis 超时", "--ns", "选", "--explain", *AT, *ranking, COLUMNS="120")
+    hits = re.split(r"^ \d\. ", shown, flags=re.MULTILINE)[1:]
+    assert len(hits) == 3
+    for hit in hits:
+        score = float(hit.split()[0])
+        tables = re.findall(r"^    (?:term|factor) .*?\n(.*?^    sum .*?)\n", hit, re.DOTALL | re.MULTILINE)
+        assert len(tables) == (2 if ranking else 1)
+        for table in tables:
+            parts, total = added_up(table.splitlines())
+            assert parts == pytest.approx(total, abs=3e-4)
+        assert total == pytest.approx(score, abs=6e-4)
+    assert ["of that time" in hit for hit in hits] == [True, False, False]
+    assert ("half-life 30 days" in hits[0]) == bool(ranking)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "told"),
+    [
+        ("search", ("--match", "some"), "match: must be any, all or auto"),
+        ("search", ("--time-words", "on"), "time_words: must be boost, filter or off"),
+        ("search", ("--ranking", "{}"), 'ranking: is for rank="memory"'),
+        ("search", ("--rank", "memory", "--ranking", "{"), "the reader refused: ranking: must be JSON"),
+        ("search", ("--tz", "Mars"), "the reader refused: tz: must be the name of a time zone"),
+        ("search", ("--collapse", "content"), "collapse: must be near, author, source_system"),
+        ("why", ("--collapse", "content"), "collapse: must be near, author, source_system"),
+        ("list", ("--since", "soon"), "the reader refused: since: must be ISO 8601"),
+    ],
+)
+def test_a_wrong_choice_gives_one_clear_line(jiyi, command, options, told):
+    arguments = {"search": ["x"], "why": ["m", "x"], "list": []}[command]
+    (line,) = jiyi(command, *arguments, *options, status=1).splitlines()
+    assert line.startswith(f"jiyi: {told}")
+
+
+def test_list_gives_pages_or_everything(chosen, tmp_path):
+    shown = chosen("list", "--ns", "选", "--limit", "2")
+    assert re.findall(r"^m\d", shown, re.MULTILINE) == ["m3", "m2"]
+    assert shown.endswith("2 of 4 memories\n")
+    assert "\x1b" not in shown
+    lines = chosen("list", "--ns", "选", "--kind", "fact", "--json").splitlines()
+    assert [json.loads(line)["content"] for line in lines] == [CHOSEN[0]["content"]]
+    assert chosen("list", "--ns", "选", "--limit", "0") == "0 of 4 memories\n"
+    assert "0 of 0" in chosen("list", "--ns", "nobody")
+    chosen("list", "--all", "--limit", "3", status=2)
+    rows = [{"id": f"p{i:03}", "content": "x", "ns": "pages", "timestamp": 10**12 + i} for i in range(230)]
+    chosen("ingest", jsonl(tmp_path / "x.jsonl", *rows), "--wait")
+    for options, count in ((("--all",), 230), (("--limit", "150"), 150), ((), 20)):
+        listed = [json.loads(line)["id"] for line in chosen("list", "--ns", "pages", *options, "--json").splitlines()]
+        assert listed == [f"p{i:03}" for i in reversed(range(230))][:count]
+
+
+@pytest.mark.parametrize(
+    ("memory", "options", "expected"),
+    [
+        ("m2", (), ["found  m2: it is among the hits (number 1 of 3)", "redi", "k1 1.2", "terms of the memory:"]),
+        ("m3", ("--limit", "1"), ["outranked  m3: it is number 3 of 3; the limit is 1", "before it", " 1. ", "m2"]),
+        ("m3", ("--per-session", "1"), ["folded  m3", "folded into\n", "1 folded into it: m3"]),
+        ("m4", (), ["no shared term  m4", "terms of the question: redi", "terms of the memory: 今"]),
+        ("m1", ("--author", "李", "--tag-all", "c"), ["filtered  m1: it does not meet author, tagsAll",
+                                                   "author: 李 is asked for, it has 张伟"]),
+        ("m1", ("--min-score", "99"), ["below min score  m1: its score is below minScore 99"]),
+        ("nobody", (), ["unknown  nobody: no version of it has been applied"]),
+    ],
+)  # fmt: skip
+def test_why_says_what_decided(chosen, memory, options, expected):
+    shown = chosen("why", memory, "redis 超时", "--ns", "选", *options)
+    for one in expected:
+        assert one in shown
+    answer = json.loads(chosen("why", memory, "redis 超时", "--ns", "选", *options, "--json"))
+    assert answer["id"] == memory
+    assert answer["verdict"].replace("_", " ") == expected[0].split("  ")[0]
+
+
 def test_ingest_claims_of_what_it_waited_for_only_that_it_is_applied(jiyi, tmp_path):
     """An empty memory cannot be found, and one that has expired is deleted."""
     expired = {"id": "e2", "content": "x", "expiresAt": "2001-01-01", "ns": "empty"}

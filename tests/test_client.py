@@ -20,6 +20,7 @@ import pytest
 from conftest import free_port
 
 from jiyi import http
+from jiyi.answers import Snippet
 from jiyi.client import Client, SyncClient
 from jiyi.errors import ApiError, InvalidEventError, InvalidQueryError, SettingsError, UnavailableError
 from jiyi.events import Accepted
@@ -193,6 +194,157 @@ async def test_a_wrong_search_is_not_sent(client, reader, wrong):
         await client.search("q", **wrong)
     assert caught.value.field in wrong
     assert reader.requests == []
+
+
+CHOICES = {
+    "namespaces": ["一", "two"], "tags_all": ["x", "y"], "tags_none": "z", "match": "auto", "rank": "memory",
+    "ranking": {"weights": {"freshness": 1}, "half_life_days": 7, "kinds": {"half_life_days": {"half_life_days": 1.5}}},
+    "min_score": 0.25, "collapse": "source_system", "per_session": 2, "time_words": "filter",
+    "at": datetime(2026, 5, 20, 12, tzinfo=UTC), "tz": "Asia/Shanghai", "snippet": 80,
+}  # fmt: skip
+
+
+async def test_the_choices_of_a_search_are_sent_by_their_names_in_http(client, reader):
+    """A kind is no name: it stays as it is, whatever it is called."""
+    reader.answer = lambda _: (200, RESULT, {})
+    await client.search("q", **CHOICES)
+    assert reader.requests[0].body == {
+        "q": "q", "limit": 10, "explain": False, "namespaces": ["一", "two"], "tagsAll": ["x", "y"], "tagsNone": "z",
+        "match": "auto", "rank": "memory", "minScore": 0.25, "collapse": "sourceSystem", "perSession": 2,
+        "ranking": {"weights": {"freshness": 1}, "halfLifeDays": 7, "kinds": {"half_life_days": {"halfLifeDays": 1.5}}},
+        "timeWords": "filter", "at": "2026-05-20T12:00:00Z", "tz": "Asia/Shanghai", "snippet": 80,
+    }  # fmt: skip
+    await client.search("q", rank="memory", ranking='{"halfLifeDays": 7}', match=None, collapse="near")
+    assert reader.requests[1].body == {
+        "q": "q", "ns": "default", "limit": 10, "explain": False, "rank": "memory", "ranking": '{"halfLifeDays": 7}',
+        "collapse": "near",
+    }  # fmt: skip
+
+
+WRONG = [
+    ({"ns": "default", "namespaces": ["a"]}, "namespaces: is given beside ns"),
+    ({"namespaces": []}, "namespaces: is empty"),
+    ({"match": "some"}, "match: must be any, all or auto"),
+    ({"rank": "vector"}, "rank: must be bm25 or memory"),
+    ({"time_words": True}, "time_words: must be boost, filter or off"),
+    ({"collapse": "content"}, "collapse: must be near, author, source_system, user_id, session_id or kind"),
+    ({"timeWords": "off"}, "timeWords: is no choice here; there are namespaces, .*snippet"),
+    ({"ranking": {}}, 'ranking: is for rank="memory"'),
+    ({"ranking": {"weight": 1}, "rank": "memory"}, "ranking: weight is not known; there are .*kinds"),
+    ({"ranking": [], "rank": "memory"}, "ranking: must be a dict"),
+    ({"ranking": {"weights": 1}, "rank": "memory"}, "ranking: weights must be a dict"),
+    ({"ranking": {"weights": {"age": 1}}, "rank": "memory"}, "ranking: weights.age is not known; there are relevance"),
+    ({"ranking": {"kinds": ["a"]}, "rank": "memory"}, "ranking: kinds must be a dict"),
+    ({"ranking": {"kinds": {"a": {"kinds": {}}}}, "rank": "memory"}, "ranking: kinds.a.kinds is not known"),
+    ({"ranking": {"kinds": {"a": {"weights": {"freshness": float("inf")}}}}, "rank": "memory"}, "ranking: kinds.a.fre"),
+    ({"min_score": float("nan")}, "min_score: must be a finite number"),
+    ({"tags_all": ["\ud800"]}, "tags_all: must be text"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message.partition(":")[0] for _, message in WRONG])
+async def test_a_choice_that_there_is_not_is_named_and_not_sent(client, reader, wrong, message):
+    for ask in (lambda: client.search("q", **wrong), lambda: client.why("m", "q", **wrong)):
+        with pytest.raises(InvalidQueryError, match=message):
+            await ask()
+    assert reader.requests == []
+
+
+async def test_why_is_asked_in_the_query_with_everything_of_the_search(client, reader):
+    told = {"id": "a&b", "verdict": "found", "reason": "r", "rank": 1, "total": 2, "hit": HIT, "lostTo": [HIT],
+            "questionTerms": ["记忆"], "later": 1}  # fmt: skip
+    reader.answer = lambda _: (200, told, {})
+    answer = await client.why(
+        "a&b", "记忆 ?", "一", 5, 1.2, 0.5, True, **CHOICES | {"namespaces": None}, kind=["a", "b"]
+    )
+    (request,) = reader.requests
+    assert (request.command, urlsplit(request.path).path) == ("GET", "/memory/search/why")
+    ranking = json.loads(request.query.pop("ranking")[0])
+    assert ranking["kinds"] == {"half_life_days": {"halfLifeDays": 1.5}}
+    assert request.query == {
+        "id": ["a&b"], "q": ["记忆 ?"], "ns": ["一"], "limit": ["5"], "k1": ["1.2"], "b": ["0.5"], "explain": ["true"],
+        "kind": ["a", "b"], "tagsAll": ["x", "y"], "tagsNone": ["z"], "match": ["auto"], "rank": ["memory"],
+        "minScore": ["0.25"], "collapse": ["sourceSystem"], "perSession": ["2"], "timeWords": ["filter"],
+        "at": ["2026-05-20T12:00:00Z"], "tz": ["Asia/Shanghai"], "snippet": ["80"],
+    }  # fmt: skip
+    assert (answer.verdict, answer.rank, answer.hit.id, answer.lost_to[0].score) == ("found", 1, "m1", 1.25)
+    assert (answer.question_terms, answer.memory_terms, answer.conditions) == (("记忆",), (), ())
+
+
+async def test_a_wrong_why_is_not_sent(client, reader):
+    """A list without values cannot be said in a query: left out, it would find what it must not."""
+    with pytest.raises(InvalidQueryError, match="user_id: is an empty list"):
+        await client.why("m", "q", user_id=[])
+    with pytest.raises(InvalidQueryError, match="namespaces: are several"):
+        await client.why("m", "q", namespaces=["a", "b"])
+    with pytest.raises(InvalidEventError, match="id"):
+        await client.why("", "q")
+    assert reader.requests == []
+    reader.answer = lambda _: (200, {"id": "m", "verdict": "unknown", "reason": "r"}, {})
+    assert (await client.why("m", "q", tags_all=[], tags_none=())).hit is None
+    assert reader.requests[0].query == {
+        "id": ["m"], "q": ["q"], "ns": ["default"], "limit": ["10"], "explain": ["false"],
+    }  # fmt: skip
+
+
+def listing(request):
+    """Answer a listing of seven memories as the reader does."""
+    start = int(request.body.get("cursor", "0"))
+    end = min(start + request.body["limit"], 7)
+    memories = [{"id": f"m{i}", "content": "c", "ns": "x"} for i in range(start, end)]
+    return 200, {"memories": memories, "total": 7, "next": None if end == 7 else f"{end}"}, {}
+
+
+async def test_a_page_of_memories_is_asked_for(client, reader):
+    reader.answer = listing
+    page = await client.list_memories("team", 5, "1", kind="note", tags_none=["x"])
+    assert ([memory.id for memory in page.memories], page.total, page.next) == (["m1", "m2", "m3", "m4", "m5"], 7, "6")
+    (request,) = reader.requests
+    assert (request.command, request.path) == ("POST", "/memory/list")
+    assert request.body == {"ns": "team", "limit": 5, "kind": "note", "tagsNone": ["x"], "cursor": "1"}
+    for wrong in ({"match": "all"}, {"ns": "a", "namespaces": ["b"]}, {"cursor": "\ud800"}):
+        with pytest.raises(InvalidQueryError):
+            await client.list_memories(**wrong)
+    assert len(reader.requests) == 1
+
+
+def test_all_memories_are_asked_for_page_by_page_as_they_are_needed(reader):
+    reader.answer = listing
+    with SyncClient(reader.url) as client:
+        memories = client.all_memories(namespaces=["a", "b"], page_size=3)
+        assert reader.requests == []
+        assert next(memories).id == "m0"
+        assert [request.body.get("cursor") for request in reader.requests] == [None]
+        assert [memory.id for memory in memories] == [f"m{i}" for i in range(1, 7)]
+        assert [request.body.get("cursor") for request in reader.requests] == [None, "3", "6"]
+        assert reader.requests[-1].body == {"namespaces": ["a", "b"], "limit": 3, "cursor": "6"}
+        with pytest.raises(InvalidQueryError, match="authr"):
+            client.all_memories(authr="x")
+
+
+async def test_all_memories_are_there_for_async_for_too(reader):
+    reader.answer = listing
+    async with Client(reader.url) as client:
+        assert [memory.id async for memory in client.all_memories(page_size=3)] == [f"m{i}" for i in range(7)]
+        assert [request.body.get("cursor") for request in reader.requests] == [None, "3", "6"]
+        with pytest.raises(InvalidQueryError, match="authr"):
+            client.all_memories(authr="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "highlights", "parts"),
+    [
+        ("ab 超时 c", [[3, 5]], [("ab ", False), ("超时", True), (" c", False)]),
+        ("😀redis😀", [[2, 7]], [("😀", False), ("redis", True), ("😀", False)]),
+        ("😀x", [[0, 2]], [("😀", True), ("x", False)]),
+        ("𠮷a𠮷", [[0, 2], [3, 5]], [("𠮷", True), ("a", False), ("𠮷", True)]),
+        ("none", [], [("none", False)]),
+        ("", [], []),
+    ],
+)
+def test_a_snippet_is_cut_where_its_highlights_are(text, highlights, parts):
+    """Their offsets count UTF-16 code units."""
+    assert Snippet(text, 0, 9, tuple(map(tuple, highlights)), "").parts() == parts
 
 
 async def test_a_write_is_checked_and_sent_in_camel_case(client, reader):

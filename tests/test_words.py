@@ -9,20 +9,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 from conftest import free_port
 from prometheus_client.metrics import MetricWrapperBase
 from typer.main import get_command
 
-from jiyi import keys, metrics
+from jiyi import SyncClient, keys, metrics
 from jiyi.cli.app import app
 from jiyi.settings import Settings
+from jiyi_api import hits, listing, orders, queries, why
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHINESE = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+SEARCH = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
 
 
 def blocks(text, language):
@@ -85,6 +88,37 @@ def test_the_readmes_commands_work(service):
         assert redis.Redis(port=redis_port, protocol=2).execute_command(*command)
 
 
+def test_the_examples_of_how_to_ask_work(service):
+    """All Python of the page as one program, on memories that its questions find."""
+    environment, _, api_port = service
+    with SyncClient(f"http://127.0.0.1:{api_port}") as client:
+        rows = [
+            {"id": f"s{i}", "content": f"李女士的过敏：redis 超时 {'很 长' * i}", "kind": "decision"} for i in range(3)
+        ]
+        client.wait_ready(client.write_many([*rows, {"id": "m1", "content": "连接池 改成 200", "tags": ["ops"]}]))
+    program = "\n".join(blocks(SEARCH, "python"))
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "filtered it does not meet tags [('tags', 'redis', 'ops')]" in done.stdout
+    assert "**redis** **超时**" in done.stdout
+
+
+def parameters_of(*requests):
+    """Parameters by their names in HTTP, with their defaults."""
+    return {field.encode_name: field.default for one in requests for field in msgspec.structs.fields(one)}
+
+
+def test_the_javascript_of_how_to_ask_names_what_exists():
+    known = set(parameters_of(queries.SearchRequest, listing.ListRequest))
+    known |= {"weights", "halfLifeDays", "kinds", "relevance", "importance", "freshness", "fact", "chat"}
+    program = "\n".join(blocks(SEARCH, "javascript"))
+    asked = re.findall(r"await ask\(\"/memory/\w+\", (\{.*?\})\);", program, re.DOTALL)
+    assert len(asked) == 4
+    for one in asked:
+        names = set(re.findall(r"([a-z]\w*)[:,} ]", re.sub(r'"[^"]*"|//.*', "", one), re.IGNORECASE))
+        assert names <= known, names - known
+
+
 def test_every_command_and_target_that_is_named_exists():
     commands = set(get_command(app).commands)
     make = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -100,7 +134,7 @@ def test_every_command_and_target_that_is_named_exists():
 
 def test_options_that_are_named_exist():
     table = get_command(app).commands
-    for name, option in re.findall(r"jiyi (\w+)[^`\n]*? (--[a-z-]+)", README + CHINESE + REFERENCE):
+    for name, option in re.findall(r"jiyi (\w+)[^`\n]*? (--[a-z-]+)", README + CHINESE + REFERENCE + SEARCH):
         assert option in {opt for parameter in table[name].params for opt in parameter.opts}, (name, option)
 
 
@@ -142,6 +176,35 @@ def test_the_reference_lists_every_metric():
 def test_the_reference_lists_every_key():
     documented = set(re.findall(r"^\| (`.*?) \|", section(REFERENCE, "Keys"), re.MULTILINE))
     assert documented == set(re.findall(r"^\| (`.*?) \|", keys.__doc__, re.MULTILINE))
+
+
+def test_the_reference_lists_every_parameter_of_a_search_with_its_default():
+    """And in which of the calls there is one."""
+    asked = {"search": parameters_of(queries.SearchRequest), "list": parameters_of(listing.ListRequest)}
+    asked["why"] = asked["search"] | {"id": None}
+    table = section(REFERENCE, "Searching over HTTP").split("| answer |")[0]
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \| .* \|$", table, re.MULTILINE)
+    documented = {call: set() for call in asked}
+    for named, given, calls in rows:
+        names, defaults = re.findall(r"`(\w+)`", named), given.split("; ")[0].split(", ")
+        for call in asked if calls == "all" else calls.split(", "):
+            documented[call].update(names)
+        for name, default in zip(names, defaults * (len(names) // len(defaults)), strict=True):
+            value = asked["list" if calls == "list" else "why"][name]
+            shown = f"`{value}`".lower() if value not in (None, "") else "–"
+            assert default == {"ns": "`default`", "at": "now", "tz": "`UTC`"}.get(name, shown), name
+    assert documented == {
+        "search": set(asked["search"]), "list": set(asked["list"]), "why": set(asked["why"]) - {"namespaces"},
+    }  # fmt: skip
+
+
+def test_the_reference_lists_every_field_of_an_answer():
+    told = section(REFERENCE, "Searching over HTTP").split("| answer |")[1]
+    found = (hits.SearchResult, hits.Hit, hits.IndexFigures, hits.MatchedTerm, hits.TimeFound, hits.Folded)
+    made_of = (hits.Boost, hits.Factors, orders.Factor, hits.Snippet, hits.Explanation)
+    for one in (*found, *made_of, listing.MemoryPage, why.Why, why.Condition):
+        for field in msgspec.structs.fields(one):
+            assert f"`{field.encode_name}`" in told, (one.__name__, field.encode_name)
 
 
 def test_nothing_speaks_of_content_in_log_calls():

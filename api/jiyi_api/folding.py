@@ -22,15 +22,16 @@ NEAR_DUPLICATE = 0.85
 index): a full stop, a correction or a word more or less."""
 COMPARED_CHARACTERS = 2_000
 """So much of a memory is compared, and analysed between two turns of the event loop."""
-_MOST_IDS = 10
+MOST_IDS = 10
+"""Ids of so many folded hits are told."""
 
 
-async def fold(hits: Sequence[Hit], query: SearchQuery, analyzer: Analyzer) -> list[Hit]:
+async def fold(hits: Sequence[Hit], query: SearchQuery, analyzer: Analyzer, most_ids: int) -> list[Hit]:
     """Keep the hits that stand for themselves, best first, up to the limit; each counts what is folded into it.
 
-    What ranks below the last hit that is kept is not looked at, and so not counted.
+    It names the first `most_ids` of these. What ranks below the last hit that is kept is not looked at, and so not counted.
     """
-    folding = _Folding(query, analyzer)
+    folding = _Folding(query, analyzer, most_ids)
     for hit in hits:
         await folding.take(hit)
         if len(folding.kept) > query.limit:
@@ -39,9 +40,10 @@ async def fold(hits: Sequence[Hit], query: SearchQuery, analyzer: Analyzer) -> l
 
 
 class _Folding:
-    def __init__(self, query: SearchQuery, analyzer: Analyzer) -> None:
+    def __init__(self, query: SearchQuery, analyzer: Analyzer, most_ids: int) -> None:
         self._query = query
         self._analyzer = analyzer
+        self._most_ids = most_ids
         self.kept: list[Hit] = []
         self._terms: list[Mapping[str, int]] = []  # of each that is kept
         self._by_label: dict[str, Hit] = {}
@@ -64,13 +66,20 @@ class _Folding:
         if better is None and self._query.per_session is not None and len(session) >= self._query.per_session:
             better = session[0]
         if better is not None:
-            _count(better, hit)
+            self._count(better, hit)
             return
         session.append(hit)
         if label:
             self._by_label[label] = hit
         self.kept.append(hit)
         self._terms.append(terms)
+
+    def _count(self, better: Hit, hit: Hit) -> None:
+        if better.folded is None:
+            better.folded = Folded(0, [])
+        better.folded.count += 1
+        if len(better.folded.ids) < self._most_ids:
+            better.folded.ids.append(hit.id)
 
     def _compared(self, hit: Hit) -> Mapping[str, int]:
         try:
@@ -85,11 +94,3 @@ def _near(some: Mapping[str, int], others: Mapping[str, int]) -> bool:
         return False
     shared = sum(min(count, others[term]) for term, count in some.items() if term in others)
     return shared >= NEAR_DUPLICATE * (sum(some.values()) + sum(others.values()) - shared)
-
-
-def _count(better: Hit, hit: Hit) -> None:
-    if better.folded is None:
-        better.folded = Folded(0, [])
-    better.folded.count += 1
-    if len(better.folded.ids) < _MOST_IDS:
-        better.folded.ids.append(hit.id)

@@ -17,7 +17,7 @@ from jiyi.analysis import TooManyTerms
 from jiyi.errors import InvalidQueryError
 from jiyi.memories import format_time
 from jiyi_api.documents import Documents
-from jiyi_api.folding import fold
+from jiyi_api.folding import MOST_IDS, fold
 from jiyi_api.hits import Explanation, Hit, IndexFigures, SearchResult, TimeFound
 from jiyi_api.orders import Order
 from jiyi_api.ranking import FOREVER_MS, choose_ranker
@@ -82,8 +82,10 @@ class Searcher:
         self._ranker = ranker or choose_ranker()
         self._documents = documents or Documents(database)
 
-    async def search(self, query: SearchQuery) -> SearchResult:
+    async def search(self, query: SearchQuery, folded_ids: int = MOST_IDS) -> SearchResult:
         """Find the best memories for a question. Scores are exact for the documents alive at that instant.
+
+        A hit names at most `folded_ids` of those that are folded into it.
 
         Raises `UnavailableError`, `AnalyzerMismatchError`, `CorruptIndexError`, and `InvalidQueryError` for a
         question of too many terms.
@@ -97,7 +99,9 @@ class Searcher:
             rankings = await self._rank(query.namespaces, tiers, limit)
             total = sum(one.total for one in rankings[-1])
             found = await self._fetch(query, rankings)
-            hits = await fold(found.hits, query, self._analyzer) if query.folds else found.hits[: query.limit]
+            hits = found.hits[: query.limit]
+            if query.folds:
+                hits = await fold(found.hits, query, self._analyzer, folded_ids)
             rewritten += found.moved > 0
             if len(hits) == min(query.limit, total) or rewritten == _ATTEMPTS:
                 break
@@ -106,16 +110,20 @@ class Searcher:
             if not found.moved and (limit >= total or wider == limit):
                 break  # what is missing has expired, or is folded
             limit = wider
-        if query.snippet:
-            await anyio.to_thread.run_sync(self._add_snippets, hits, query.snippet)  # long memories take long
-        for term in (term for hit in hits for term in hit.matched_terms) if synonym_of else ():
-            term.synonym_of = synonym_of.get(term.term)
+        await self._complete(hits, query, synonym_of)
         took_s = time.perf_counter() - started
         metrics.SEARCH_SECONDS.observe(took_s)
         _SEARCHED[bool(hits)].inc()
         metrics.HITS.observe(len(hits))
         figures = IndexFigures(rankings[0][0].size, rankings[0][0].avgdl)
         return SearchResult(hits, total, round(took_s * 1000, 3), figures, _told(times) if times else None)
+
+    async def _complete(self, hits: Sequence[Hit], query: SearchQuery, synonym_of: Mapping[str, str]) -> None:
+        """Add to hits what only those need that are shown."""
+        if query.snippet:
+            await anyio.to_thread.run_sync(self._add_snippets, hits, query.snippet)  # long memories take long
+        for term in (term for hit in hits for term in hit.matched_terms) if synonym_of else ():
+            term.synonym_of = synonym_of.get(term.term)
 
     def _add_snippets(self, hits: Sequence[Hit], width: int) -> None:
         for hit in hits:
@@ -127,7 +135,8 @@ class Searcher:
 
         Errors as of `search`.
         """
-        tiers = self._tiers(query, self._question(query.text).weights, self.times(query))
+        terms, synonym_of = self._question(query.text)
+        tiers = self._tiers(query, terms, self.times(query))
         limit = _FIRST_LOOK
         while True:
             rankings = await self._rank([query.ns], tiers, limit)
@@ -135,12 +144,17 @@ class Searcher:
             if journal is None or doc >= journal.lengths.size or not math.isfinite(journal.lengths[doc]):
                 return None
             before: set[int] = set()
-            for (ranking,) in rankings:
+            for tier, (ranking,) in enumerate(rankings):
                 docs = [one for one in ranking.found.docs.tolist() if one not in before]
                 if doc in docs:
                     place = ranking.found.docs.tolist().index(doc)
                     found = await self._fetch(query, [[ranking.only(place)]])
-                    return Placed(len(before) + docs.index(doc) + 1, total, found.hits[0]) if found.hits else None
+                    if not found.hits:
+                        return None
+                    if len(tiers) > 1:
+                        found.hits[0].matched_all = tier == 0
+                    await self._complete(found.hits, query, synonym_of)
+                    return Placed(len(before) + docs.index(doc) + 1, total, found.hits[0])
                 before.update(docs)
             if limit >= total:
                 return Placed(None, total, None)
@@ -197,9 +211,14 @@ class Searcher:
         )
         if query.match == "any":
             return [wanted]
-        required = [(term,) for term in self._analyzer.required_terms(query.text)]
+        required = [(term,) for term in self.required_terms(query, times)]
         complete = msgspec.structs.replace(wanted, required=required)
         return [complete] if query.match == "all" else [complete, wanted]
+
+    def required_terms(self, query: SearchQuery, times: Sequence[TimeSpan]) -> list[str]:
+        """Give the terms that a memory must have to match all; time words that filter say when, not what."""
+        said = [one.text for one in times] if query.time_words == "filter" else []
+        return self._analyzer.required_terms(query.text, said)
 
     @staticmethod
     def filters(query: SearchQuery, times: Sequence[TimeSpan]) -> Filters:

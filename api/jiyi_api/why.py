@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -10,11 +11,12 @@ import numpy as np
 from jiyi.errors import InvalidQueryError
 from jiyi.keys import filter_term
 from jiyi.memories import parse_time, to_camel
+from jiyi_api.folding import MOST_IDS
 from jiyi_api.hits import Hit  # noqa: TC001 - msgspec reads the annotations
 from jiyi_api.stored import StoredMemory, fetch_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from jiyi_api.queries import SearchQuery
     from jiyi_api.readiness import ReadinessReader
     from jiyi_api.searcher import Searcher
+    from jiyi_api.time_words import TimeSpan
 
 Verdict = Literal[
     "found", "outranked", "folded", "below_min_score", "filtered", "no_shared_term", "pending", "deleted", "failed",
@@ -93,22 +96,25 @@ class Explainer:
         if state.state == "deleted":
             return Why(memory_id, "deleted", state.reason or _STATES["deleted"])
         memory, doc = StoredMemory.from_stored(memory_id, stored), int(stored["doc"])
-        filters = self._searcher.filters(query, self._searcher.times(query))
+        times = self._searcher.times(query)
+        filters = self._searcher.filters(query, times)
         if conditions := list(_unmet(memory, filters)):
             names = ", ".join(one.parameter for one in conditions)
             return Why(memory_id, "filtered", f"it does not meet {names}", conditions=conditions)
-        answer = await self._ranked(memory, doc, query)
+        answer = await self._ranked(memory, doc, query, times)
         if answer is not None:
             answer.question_terms = list(self._analyzer.query_terms(query.text))
             answer.memory_terms = list(self._analyzer.terms(memory.content))
         return answer
 
-    async def _ranked(self, memory: StoredMemory, doc: int, query: SearchQuery) -> Why | None:
+    async def _ranked(
+        self, memory: StoredMemory, doc: int, query: SearchQuery, times: Sequence[TimeSpan]
+    ) -> Why | None:
         """Tell where a memory that meets all filters stands."""
         asked, has = self._analyzer.query_terms(query.text), self._analyzer.terms(memory.content)
         if not asked.keys() & has.keys():
             return Why(memory.id, "no_shared_term", "no term of the question is in the memory")
-        if query.match == "all" and (missing := set(self._analyzer.required_terms(query.text)) - has.keys()):
+        if query.match == "all" and (missing := set(self._searcher.required_terms(query, times)) - has.keys()):
             condition = Condition("match", "all", f"not {', '.join(sorted(missing))}")
             return Why(memory.id, "filtered", "it has not every word of the question", conditions=[condition])
         placed = await self._searcher.place(query, doc)
@@ -118,11 +124,14 @@ class Explainer:
         if hit is None:
             return Why(memory.id, "below_min_score", f"its score is below minScore {query.min_score:g}")
         answer = Why(memory.id, "found", "it is among the hits", rank, total, hit)
-        result = await self._searcher.search(query)
+        result = await self._searcher.search(query, folded_ids=sys.maxsize)
         shown = next((at for at, other in enumerate(result.hits) if other.id == memory.id), None)
         folding = next((other for other in result.hits if other.folded and memory.id in other.folded.ids), None)
+        for one in result.hits:
+            if one.folded is not None:
+                del one.folded.ids[MOST_IDS:]
         if shown is not None:
-            answer.lost_to = result.hits[:shown]
+            answer.hit, answer.lost_to = result.hits[shown], result.hits[:shown]
         elif folding is not None:
             answer.verdict, answer.lost_to = "folded", [folding]
             answer.reason = f"it is folded into {folding.id}, which ranks before it"

@@ -24,7 +24,7 @@ from jiyi.settings import Settings
 # remembered: their content is part of the fingerprint.
 ANALYSIS_VERSION = 3
 WEIGHTS = {
-    "bigram": 0.4, "character": 0.3, "compound": 0.5, "url": 0.5, "quantity": 0.5, "unit": 0.3, "month": 0.5,
+    "bigram": 0.4, "character": 0.3, "compound": 0.3, "url": 0.5, "quantity": 0.5, "unit": 0.3, "month": 0.5,
 }  # fmt: skip
 """What terms of these rules count in a question; others count 1. Found by trying, on the sets of docs/quality.md."""
 _YEAR, _MONTH = "年", "月"
@@ -161,14 +161,16 @@ class Analyzer:
         """Return the weights of `question(text)`."""
         return self.question(text).weights
 
-    def required_terms(self, text: str) -> list[str]:
+    def required_terms(self, text: str, passed_over: Iterable[str] = ()) -> list[str]:
         """Return those of the `query_terms` that a text must have to say all that the question says.
 
         Left out are synonyms, and what a net of Han characters and pairs has besides the words: pairs across the border
-        of two words, and characters of a word. Where the segmenter knows no word, the pairs count. Errors as in
-        `question`.
+        of two words, and characters of a word; and what stands in the pieces of the text that are `passed_over`. Where
+        the segmenter knows no word, the pairs count. Errors as in `question`.
         """
         weights, synonym_of = self.question(text)
+        for piece in passed_over:
+            text = text.replace(piece, " ", 1)
         required: dict[str, None] = {}
         for number, part in enumerate(split_han(normalise(text))):
             terms = self._han_runs.core(part) if number % 2 else [one.term for one in self._identifiers.tokens(part)]

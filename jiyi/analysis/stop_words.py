@@ -34,7 +34,7 @@ ENGLISH = _words(
     " can could will would shall should may might must"
     " don didn doesn isn aren wasn weren hasn haven hadn wouldn couldn shouldn mustn ain"
     # prepositions
-    " about above after against at before below between by down during for from in into of off on onto out over"
+    " about above after against among at before below between by down during for from in into of off on onto out over"
     " through to toward towards under until up upon with within without"
     # conjunctions, adverbs and other small words
     " and or but nor if then else than because as while so though although"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jiyi import __version__
-from jiyi.cli import analyze, dead, evaluation, ingest, inspection, search, services
+from jiyi.cli import analyze, dead, evaluation, ingest, inspection, listing, ready, search, services, why
 
 app = typer.Typer(
     name="jiyi",
@@ -21,7 +21,9 @@ app.command("worker")(services.worker)
 app.command("api")(services.api)
 app.command("ingest")(ingest.ingest)
 app.command("search")(search.search)
-app.command("ready")(search.ready)
+app.command("why")(why.why)
+app.command("list")(listing.list_memories)
+app.command("ready")(ready.ready)
 app.command("stats")(inspection.stats)
 app.command("check")(inspection.check)
 app.command("reindex")(inspection.reindex)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jiyi.client import SyncClient
 from jiyi.errors import SourceError
 from jiyi.evaluation.measures import DEPTH, Scores, measure
+from jiyi.sync_client import SyncClient
 from jiyi.sync_producer import SyncProducer
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from jiyi.client import SyncClient
 from jiyi.data_directory import find_running
 from jiyi.errors import ServerStartError, UnavailableError
 from jiyi.settings import PREFIX
+from jiyi.sync_client import SyncClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -246,3 +246,12 @@ async def test_a_snippet_shows_where_the_question_was_met(index, reader):
     assert len(shown["text"]) < 50
     assert "snippet" not in reader.search("redis 超时")["hits"][0]
     assert reader.get("/memory/search", q="redis 超时", snippet=40).body["hits"] == [hit]
+
+
+async def test_time_words_that_filter_need_not_be_said_by_the_memory(index, reader):
+    await index.write("then", "redis 超时", timestamp="2026-05-13")
+    asked = {"q": "上周 redis 超时", "at": NOW, "timeWords": "filter"}
+    assert ids(reader.post("/memory/search", asked | {"match": "all"}).body) == ["then"]
+    (hit,) = reader.post("/memory/search", asked | {"match": "auto"}).body["hits"]
+    assert hit["matchedAll"] is True
+    assert ids(reader.post("/memory/search", asked | {"match": "all", "timeWords": "off"}).body) == []

@@ -111,3 +111,21 @@ async def test_the_rank_is_right_far_behind(index, reader):
 
 async def test_a_filter_of_several_values_is_met_by_one(filled):
     assert why(filled, "next", tags=["x", "no such"])["verdict"] == "found"
+
+
+async def test_a_folded_memory_is_known_however_many_there_are(index, reader):
+    for i in range(15):
+        await index.write(f"m{i}", "redis" + " filler" * i, session_id="s")
+    found = [why(reader, f"m{i}", q="redis", perSession=1) for i in range(15)]
+    assert [one["verdict"] for one in found] == ["found"] + ["folded"] * 14
+    assert found[14]["lostTo"][0]["folded"]["count"] == 14
+    assert len(found[14]["lostTo"][0]["folded"]["ids"]) == 10
+
+
+async def test_the_hit_is_that_of_the_search(filled, index):
+    for i in range(12):
+        await index.write(f"m{i}", "redis 超时" + " filler" * i)
+    asked = {"q": "redis 超时", "match": "auto", "snippet": 20, "limit": 100}
+    for hit in filled.get("/memory/search", **asked).body["hits"]:
+        assert why(filled, hit["id"], **asked)["hit"] == hit
+        assert why(filled, hit["id"], **asked | {"limit": 1})["hit"] == hit
