@@ -39,7 +39,8 @@ FIELDS = ("content", *LABELS, "tags", "timestamp", "importance", "expires_at", "
 
 LATEST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999: no time of a memory lies behind it."""
-_MIN_MS = -62_135_596_800_000  # the first of the year 1
+EARLIEST_MS = -62_135_596_800_000
+"""The first moment of the year 1."""
 _SECONDS_BELOW = 100_000_000_000
 """As milliseconds such a number is a day near 1970, which nobody means; as seconds, any until the year 5138."""
 
@@ -219,7 +220,7 @@ def parse_time(field: str, value: Any) -> int:
             number = int(text) if text.lstrip("+-").isdecimal() else _epoch_ms(datetime.fromisoformat(text))
         except (ValueError, OverflowError):
             number = None
-    if number is None or not _MIN_MS <= number <= LATEST_MS:
+    if number is None or not EARLIEST_MS <= number <= LATEST_MS:
         raise InvalidEventError("invalid_field", field, "must be ISO 8601 (2026-05-04T10:30:00Z) or epoch milliseconds")
     if abs(number) < _SECONDS_BELOW and (isinstance(value, int) or str(value).strip().lstrip("+-").isdecimal()):
         advice = "are these seconds? Give milliseconds, or ISO 8601"

@@ -29,7 +29,7 @@ MOST_IDS = 10
 async def fold(hits: Sequence[Hit], query: SearchQuery, analyzer: Analyzer, most_ids: int) -> list[Hit]:
     """Keep the hits that stand for themselves, best first, up to the limit; each counts what is folded into it.
 
-    It names the first `most_ids` of these. What ranks below the last hit that is kept is not looked at, and so not counted.
+    It names the first `most_ids` of these. What ranks below the last hit kept is not looked at, and not counted.
     """
     folding = _Folding(query, analyzer, most_ids)
     for hit in hits:

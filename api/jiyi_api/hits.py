@@ -9,7 +9,7 @@ from jiyi_api.snippets import Snippet  # noqa: TC001 - as above
 from jiyi_api.stored import StoredMemory
 
 
-class MatchedTerm(msgspec.Struct, rename="camel", omit_defaults=True):
+class MatchedTerm(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     """What one term of the question contributes to a hit; the scores of all add up to the hit's BM25 score.
 
     `weight` is what the term counts in the question: 1, or less for what is no word (see `Analyzer.question`).

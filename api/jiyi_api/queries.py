@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,6 +25,8 @@ TimeWords = Literal["boost", "filter", "off"]
 NEAR = "near"
 MAX_SNIPPET = 10_000
 _MAX_K1 = 1_000.0
+# What a question says of times is reckoned from there, and must be a date that there is.
+_EARLIEST_MS, _LATEST_MS = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year in (1000, 9000))
 _CHARACTER_BYTES = 4
 """Most bytes of a character in UTF-8."""
 
@@ -153,10 +156,15 @@ def _collapse(given: str | None) -> str | None:
 
 
 def _at(given: str | int | None) -> int:
+    if given is None:
+        return time.time_ns() // 10**6
     try:
-        return time.time_ns() // 10**6 if given is None else parse_time("at", given)
+        at_ms = parse_time("at", given)
     except InvalidEventError as error:
         raise InvalidQueryError("at", str(error).removeprefix("at: ")) from None
+    if not _EARLIEST_MS <= at_ms < _LATEST_MS:
+        raise InvalidQueryError("at", "must be in the years from 1000 to 8999")
+    return at_ms
 
 
 def _zone(name: str) -> ZoneInfo:

@@ -101,13 +101,13 @@ class Ranking(NamedTuple):
     def hits(self) -> Iterator[tuple[int, list[MatchedTerm], int]]:
         """Give number, terms and length of the documents, best first."""
         docs, tfs, parts, _ = self.found
-        for doc, row, scores, length in zip(docs.tolist(), tfs.tolist(), parts.tolist(), self.lengths, strict=True):
-            matched = [
-                MatchedTerm(term.term, tf, term.df, term.idf, term.weight, score)
-                for term, tf, score in zip(self.terms, row, scores, strict=True)
-                if tf
-            ]
-            yield doc, matched, int(length)
+        matched: list[list[MatchedTerm]] = [[] for _ in self.lengths]
+        rows, columns = tfs.nonzero()
+        tf_of, score_of = tfs[rows, columns].tolist(), parts[rows, columns].tolist()
+        for row, column, tf, score in zip(rows.tolist(), columns.tolist(), tf_of, score_of, strict=True):
+            term, df, idf_of_term, weight = self.terms[column]
+            matched[row].append(MatchedTerm(term, tf, df, idf_of_term, weight, score))
+        return zip(docs.tolist(), matched, map(int, self.lengths), strict=True)
 
 
 _WORTH = attrgetter("worth")
@@ -125,10 +125,12 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
     known = [snapshot for snapshot in snapshots if snapshot is not None]
     size, tokens = sum([one.docs for one in known]), sum([one.tokens for one in known])
     avgdl = average_length(tokens, size)
+    if len(known) == 1:
+        dfs = {term: column.df for term, column in known[0].terms.items()}
+    else:
+        dfs = {term: sum([one.terms[term].df for one in known]) for term in wanted.terms}
     present = [
-        PresentTerm(term, df, idf(size, df), weight)
-        for term, weight in wanted.terms.items()
-        if (df := sum([one.terms[term].df for one in known]))
+        PresentTerm(term, df, idf(size, df), weight) for term, weight in wanted.terms.items() if (df := dfs[term])
     ]
     present.sort(key=_WORTH, reverse=True)
     questions = [_question(one, wanted, present, avgdl, limit) for one in known]

@@ -15,12 +15,12 @@ import msgspec
 from jiyi import metrics
 from jiyi.analysis import TooManyTerms
 from jiyi.errors import InvalidQueryError
-from jiyi.memories import format_time
+from jiyi.memories import EARLIEST_MS, LATEST_MS, format_time
 from jiyi_api.documents import Documents
 from jiyi_api.folding import MOST_IDS, fold
 from jiyi_api.hits import Explanation, Hit, IndexFigures, SearchResult, TimeFound
 from jiyi_api.orders import Order
-from jiyi_api.ranking import FOREVER_MS, choose_ranker
+from jiyi_api.ranking import choose_ranker
 from jiyi_api.rankings import Wanted, rank_snapshots
 from jiyi_api.snippets import snippet
 from jiyi_api.time_words import find_time
@@ -293,11 +293,9 @@ def _wanted(query: SearchQuery, terms: Mapping[str, float]) -> Wanted:
 
 
 def _told(times: Sequence[TimeSpan]) -> list[TimeFound]:
-    return [
-        TimeFound(
-            one.text,
-            None if one.since_ms == -FOREVER_MS else format_time(one.since_ms),
-            None if one.until_ms == FOREVER_MS else format_time(one.until_ms),
-        )
-        for one in times
-    ]
+    return [TimeFound(one.text, _shown(one.since_ms), _shown(one.until_ms)) for one in times]
+
+
+def _shown(time_ms: int) -> str | None:
+    """Give a border of a span of time; None where it is open, or before all memories, or after."""
+    return format_time(time_ms) if EARLIEST_MS <= time_ms <= LATEST_MS else None

@@ -211,7 +211,7 @@ class Analyzer:
 
     def explain(self, text: str) -> list[Token]:
         """Return the tokens of `text` with the rule that made each; counted, they are `terms(text)`."""
-        tokens = list(self._tokens(normalise(text)))
+        tokens = self._tokens(normalise(text))
         return [token for token in tokens if token.rule != "stop"] or tokens
 
     def explain_question(self, text: str) -> list[QuestionTerm]:
@@ -238,11 +238,11 @@ class Analyzer:
                 units += (token.term for token in self._identifiers.tokens(part) if token.rule in _PLAIN)
         return Words(tuple(units), frozenset(han))
 
-    def _tokens(self, text: str) -> Iterator[Token]:
-        for date in han_dates(text) if _YEAR in text else ():
-            yield from date.tokens()
+    def _tokens(self, text: str) -> list[Token]:
+        tokens = [token for date in han_dates(text) for token in date.tokens()] if _YEAR in text else []
         for number, part in enumerate(split_han(text)):
-            yield from (self._han_runs if number % 2 else self._identifiers).tokens(part)
+            tokens += (self._han_runs if number % 2 else self._identifiers).tokens(part)
+        return tokens
 
     def _content(self, text: str) -> list[str] | None:
         """Return the terms of all occurrences without stop words, or None if that takes the way of `explain`.

@@ -51,13 +51,14 @@ class HanRuns:
         """Return the terms of a run of common characters without stop words; one entry for each occurrence."""
         return self._remembered(run) if len(run) <= _LONGEST_REMEMBERED else self._terms(run)
 
-    def tokens(self, run: str) -> Iterator[Token]:
-        """Yield the tokens of any Han run including stop words; those of another rule are the `terms` of the run."""
+    def tokens(self, run: str) -> list[Token]:
+        """Return the tokens of any Han run including stop words; those of another rule are the `terms` of the run."""
+        if not self._split_phrases:
+            return self._tokens(self._fold(run))
+        tokens: list[Token] = []
         for number, part in enumerate(self._split(self._fold(run))):
-            if number % 2:
-                yield Token(part, "stop", part)
-            else:
-                yield from self._tokens(part)
+            tokens += [Token(part, "stop", part)] if number % 2 else self._tokens(part)
+        return tokens
 
     def words(self, run: str) -> tuple[str, set[str]]:
         """Return a run in simplified characters, and what the segmenter calls words in it."""
@@ -139,19 +140,17 @@ class HanRuns:
                     yield Place(start + begin, start + end, word)
             start += len(piece)
 
-    def _tokens(self, run: str) -> Iterator[Token]:
-        words = self._words(run)
+    def _tokens(self, run: str) -> list[Token]:
+        words, own = self._words(run), self._own
         if not self._bigrams:
-            for word in words:
-                yield Token(word, "stop" if word in self._stop_words.han else self._rule(word), word)
-            return
-        found = set(words)
-        for term in self._net(run, words):
-            rule: Rule = self._rule(term) if term in found else "character" if len(term) == 1 else "bigram"
-            yield Token(term, rule, term)
-        for character in run:
-            if character in self._stop_words.common_han:
-                yield Token(character, "stop", character)
+            return [Token(word, "stop" if word in self._stop_words.han else self._rule(word), word) for word in words]
+        rules: dict[str, Rule] = {word: "dictionary" if word in own else "han" for word in words}
+        common = self._stop_words.common_han
+        tokens = [
+            Token(term, rules.get(term) or ("character" if len(term) == 1 else "bigram"), term)
+            for term in self._net(run, words)
+        ]
+        return tokens + [Token(character, "stop", character) for character in run if character in common]
 
     def _rule(self, word: str) -> Rule:
         return "dictionary" if word in self._own else "han"

@@ -32,8 +32,8 @@ from jiyi.analysis.tokens import MAX_TERM_LENGTH, Place, Rule, Token
 # whole sentences between two Han runs) are not worth the memory.
 _REMEMBERED = 1 << 15
 _LONGEST_REMEMBERED = 48
-# Tokens with their places are asked for only where a question has matched.
-_REMEMBERED_TOKENS = 1 << 10
+# Tokens are asked for only of questions, and of memories that one has found: fewer, but each costs more memory.
+_REMEMBERED_TOKENS = 1 << 12
 
 # Possessive throughout, so that every pattern reads its input once, however it ends; and each begins with a character
 # class, which the engine skips to quickly. The look-ahead spares Latin text the slow test for a combining mark.
@@ -126,11 +126,9 @@ class Identifiers:
         """
         return self._remembered_text(text) if len(text) <= _LONGEST_REMEMBERED else self._text_terms(text)
 
-    def tokens(self, text: str) -> Iterator[Token]:
-        """Yield the tokens of normalised `text` including stop words; those of another rule are `terms(text)`."""
-        for identifier in split_identifiers(text):
-            for token, _, _ in self._tokens(identifier):
-                yield token
+    def tokens(self, text: str) -> list[Token]:
+        """Return the tokens of normalised `text` including stop words; those of another rule are `terms(text)`."""
+        return [token for identifier in split_identifiers(text) for token, _, _ in self._tokens_of(identifier)]
 
     def places(self, text: str, wanted: AbstractSet[str], *, stop: bool = False) -> Iterator[Place]:
         """Yield where the `tokens` of normalised `text` have terms of `wanted`, in order of appearance.
@@ -149,8 +147,7 @@ class Identifiers:
         for identifier, start in _placed(identifiers, text):
             if identifier not in found:
                 continue
-            is_short = len(identifier) <= _LONGEST_REMEMBERED
-            for token, begin, end in (self._remembered_tokens if is_short else self._tokens)(identifier):
+            for token, begin, end in self._tokens_of(identifier):
                 if token.term in wanted and (token.rule == "stop") is stop:
                     yield Place(start + begin, start + end, token.term)
 
@@ -163,6 +160,9 @@ class Identifiers:
         for word in split_identifiers(normal):
             terms += remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._word_terms(word)
         return tuple(terms)
+
+    def _tokens_of(self, identifier: str) -> Iterable[_Placed]:
+        return (self._remembered_tokens if len(identifier) <= _LONGEST_REMEMBERED else self._tokens)(identifier)
 
     def _terms_of(self, identifier: str) -> tuple[str, ...]:
         return (self._remembered_word if len(identifier) <= _LONGEST_REMEMBERED else self._word_terms)(identifier)

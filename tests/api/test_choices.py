@@ -151,6 +151,8 @@ async def test_memory_ranking_weighs_what_it_says(index, reader):
         ("tz", "Mars/Olympus", "Asia/Shanghai"),
         ("tz", "../../etc/passwd", "Asia/Shanghai"),
         ("at", "yesterday", ""),
+        ("at", "0001-01-01", "1000 to 8999"),
+        ("at", "9999-12-31T23:59:59Z", "1000 to 8999"),
     ],
 )
 async def test_a_choice_that_there_is_not_is_refused_by_name(reader, field, value, message):
