@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_kernel import DEAD, NOW_MS, as_snapshot, indexes
+from test_kernel import DEAD, NOW_MS, as_snapshot, collections, indexes
 
 from jiyi.scoring import average_length, idf, saturation
+from jiyi_api import rankings as rankings_module
 from jiyi_api.compiled import NumbaRanker
 from jiyi_api.filters import Filters
 from jiyi_api.orders import TIME_BOOST, KindRanking, MemoryRanking, Order, Weights
@@ -174,6 +175,45 @@ def test_any_order_over_any_namespaces_is_that_of_the_naive_model(ranker, found,
         assert kept == sorted(kept, reverse=True) or np.allclose(kept, sorted(kept, reverse=True), rtol=1e-12)
     expected = sorted((score for score, _ in everything.values()), reverse=True)[:limit]
     assert sorted(hits.values(), reverse=True)[:limit] == pytest.approx(expected, rel=1e-5, abs=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(collections(), SPANS, st.sampled_from([1, 3, 10, 50]))
+def test_a_favoured_time_lifts_nobody_who_was_not_looked_at(collection, spans, limit):
+    """The very same documents, scores and total as when every match is scored."""
+    docs, terms = collection
+    order = Order(spans, None, NOW_MS)
+    wanted = Wanted(terms=dict.fromkeys(terms, 1.0), filters=Filters(), k1=K1, b=B, order=order)
+    half = len(docs) // 2
+    fewer = {name: [pair for pair in pairs if pair[0] < half] for name, pairs in terms.items()}
+    snapshots = [as_snapshot(docs, terms), as_snapshot(docs[:half], fewer)]
+    quick = rank_snapshots(NumbaRanker(), snapshots, wanted, limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rankings_module, "_MOST_LOOKED_AT", 0)
+        thorough = rank_snapshots(NumbaRanker(), snapshots, wanted, limit)
+    hits = [
+        sorted(
+            (score, one.journal.created[doc], ns, doc)
+            for ns, one in enumerate(found)
+            for doc, score in zip(one.found.docs.tolist(), one.scores, strict=True)
+        )[-limit:]
+        for found in (quick, thorough)
+    ]
+    assert [score for score, *_ in hits[0]] == pytest.approx([score for score, *_ in hits[1]], rel=1e-9)
+    assert hits[0] == hits[1] or np.diff([score for score, *_ in hits[1]]).min() < 1e-5  # equal but for rounding
+    assert [one.total for one in quick] == [one.total for one in thorough]
+
+
+@RANKERS
+def test_a_favoured_memory_comes_from_far_behind(ranker):
+    """Scores fall slowly, and only those from the sixtieth on are of the time that is meant."""
+    docs = [(100 + i, NOW_MS if i >= 60 else NOW_MS - 5, 0.5) for i in range(200)]
+    terms = {"t0": [(i, 1) for i in range(200)]}
+    order = Order(((NOW_MS, NOW_MS + 1),), None, NOW_MS)
+    wanted = Wanted(terms={"t0": 1.0}, filters=Filters(), k1=K1, b=B, order=order)
+    (ranking,) = rank_snapshots(ranker, [as_snapshot(docs, terms)], wanted, 10)
+    assert ranking.found.docs.tolist() == list(range(60, 70))
+    assert all(ranking.boosts)
 
 
 @RANKERS

@@ -10,7 +10,7 @@ import numpy as np
 
 from jiyi.scoring import average_length, idf
 from jiyi_api.hits import MatchedTerm
-from jiyi_api.orders import Boost, Factors
+from jiyi_api.orders import TIME_BOOST, Boost, Factors
 from jiyi_api.ranking import Question, Ranked
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from jiyi_api.ranking import Ranker
     from jiyi_api.snapshots import Snapshot
 
+_WIDER = 4
+"""So many times what is wanted is looked at first where time is favoured, and so many times more if that is too few."""
+_MOST_LOOKED_AT = 1_000
+"""Of more than this, every match is scored at once."""
 _NEARLY = 1e-5
 """A score in single precision is nearer to the true one than this share of it."""
 
@@ -140,7 +144,10 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
             for one, question in zip(known, questions, strict=True)
         ]
     else:
-        rankings = _ordered(ranker, known, questions, wanted, present, (size, avgdl))
+        figures, found = (size, avgdl), None
+        if wanted.order is not None and wanted.order.ranking is None and wanted.min_score is None and questions:
+            found = _boosted(ranker, known, questions, wanted.order, present, figures)
+        rankings = found or _ordered(ranker, known, questions, wanted, present, figures)
     iterator = iter(rankings)
     nothing = NOTHING._replace(size=size, avgdl=avgdl)
     return [nothing if one is None else next(iterator) for one in snapshots]
@@ -261,19 +268,66 @@ def _ordered(  # noqa: PLR0913
     limit = questions[0].limit if questions else 0
     for i, (scored, total) in enumerate(ordering.best(limit)):
         journal = snapshots[i].journal
-        order = np.lexsort((scored.docs, journal.created[scored.docs], scored.scores))[::-1][:limit]
+        order = _best_first(scored.docs, scored.scores, journal)[:limit]
         part = _Scores(scored.docs[order], scored.relevance[order], scored.scores[order])
         found = ranker.explain(questions[i], part.docs)._replace(total=total)
         ranking = _ranking(snapshots[i], found, present, *figures)
-        boosts = None
-        if wanted.order is not None and wanted.order.spans:
-            shares = wanted.order.boosts(part.docs, journal)
-            boosts = [
-                Boost(share, bm25 * share) if share else None
-                for share, bm25 in zip(shares, _sums(found.parts).tolist(), strict=True)
-            ]
-        rankings.append(ranking._replace(scores=part.scores.tolist(), boosts=boosts, factors=ordering.factors(i, part)))
+        if wanted.order is not None:
+            ranking = _with_boosts(ranking, wanted.order)
+        rankings.append(ranking._replace(scores=part.scores.tolist(), factors=ordering.factors(i, part)))
     return rankings
+
+
+def _boosted(  # noqa: PLR0913
+    ranker: Ranker,
+    snapshots: Sequence[Snapshot],
+    questions: Sequence[Question],
+    order: Order,
+    present: list[PresentTerm],
+    figures: tuple[int, float],
+) -> list[Ranking] | None:
+    """Rank with a boost for time alone, without scoring every match; None where that cannot be told.
+
+    Who is not among the best by BM25 can gain `TIME_BOOST` and no more. So it is enough to look at so many of these
+    that the last of them, with the boost, would not reach the last that is wanted.
+    """
+    limit = questions[0].limit
+    wider = _WIDER * limit
+    while 0 < wider <= _MOST_LOOKED_AT:
+        founds = [ranker.rank(msgspec.structs.replace(question, limit=wider)) for question in questions]
+        sums = [_sums(found.parts) for found in founds]
+        scores = [
+            order.relevance(bm25, found.docs, one.journal)
+            for bm25, found, one in zip(sums, founds, snapshots, strict=True)
+        ]
+        unseen = [bm25[-1] for bm25, found in zip(sums, founds, strict=True) if found.docs.size < found.total]
+        if not unseen or _lowest(np.concatenate(scores), limit) > max(unseen) * (1.0 + TIME_BOOST) * (1.0 + _NEARLY):
+            break
+        wider *= _WIDER
+    else:
+        return None
+    rankings = []
+    for snapshot, found, values in zip(snapshots, founds, scores, strict=True):
+        best = _best_first(found.docs, values, snapshot.journal)[:limit]
+        kept = Ranked(found.docs[best], found.tfs[best], found.parts[best], found.total)
+        ranking = _with_boosts(_ranking(snapshot, kept, present, *figures), order)
+        rankings.append(ranking._replace(scores=values[best].tolist()))
+    return rankings
+
+
+def _with_boosts(ranking: Ranking, order: Order) -> Ranking:
+    """Add to a ranking what each of its documents has gained for its time."""
+    if not order.spans or ranking.journal is None:
+        return ranking
+    shares = order.boosts(ranking.found.docs, ranking.journal)
+    bm25 = _sums(ranking.found.parts).tolist()
+    boosts = [Boost(share, score * share) if share else None for share, score in zip(shares, bm25, strict=True)]
+    return ranking._replace(boosts=boosts)
+
+
+def _best_first(docs: NDArray[np.uint32], scores: NDArray[np.float64], journal: Journal) -> NDArray[np.intp]:
+    """Give the positions of documents by score, then the newer first, then the later number."""
+    return np.lexsort((docs, journal.created[docs], scores))[::-1]
 
 
 def _lowest(scores: NDArray[np.float64], limit: int) -> float:

@@ -16,10 +16,14 @@ from jiyi.logs import get_logger
 from jiyi.repair.target import number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from jiyi.connections import Database
 
 _LEASE_MS = 60_000
 """Longer than any step; who died while compacting is replaced after this."""
+_LONGEST_REST_S = 1.0
+"""Far less than the lease lasts."""
 
 log = get_logger()
 
@@ -60,7 +64,7 @@ class Compactor:
                 return  # another worker does it
             try:
                 done = await compact_namespace(
-                    self._database, ns, growth_only=growth_only, on_step=lambda: self._renew(key)
+                    self._database, ns, growth_only=growth_only, on_step=self._pace(key, rests=growth_only)
                 )
             finally:
                 with anyio.CancelScope(shield=True):
@@ -71,5 +75,18 @@ class Compactor:
             metrics.COMPACTED_POSTINGS.inc(done.postings)
             log.info("namespace_compacted", ns=ns, **msgspec.structs.asdict(done))
 
-    async def _renew(self, key: str) -> None:
-        await execute(self._database, "PEXPIRE", key, _LEASE_MS)
+    def _pace(self, key: str, *, rests: bool) -> Callable[[], Awaitable[None]]:
+        """Give what is awaited between steps: it renews the lease, and rests as long as the step has taken.
+
+        What has only grown can wait; the entries that come in meanwhile should not.
+        """
+        began = anyio.current_time()
+
+        async def step() -> None:
+            nonlocal began
+            await execute(self._database, "PEXPIRE", key, _LEASE_MS)
+            if rests:
+                await anyio.sleep(min(anyio.current_time() - began, _LONGEST_REST_S))
+            began = anyio.current_time()
+
+        return step
