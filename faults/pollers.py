@@ -65,7 +65,7 @@ class Poller:
 
     async def _search(self, client: Client, ns: str, question: str) -> tuple[Seen, SearchResult]:
         seen = self._witness.before()
-        result = await client.search(question, ns=ns, limit=_LIMIT, explain=True)
+        result = await client.search(question, ns=ns, limit=_LIMIT, explain=True, time_words="off")
         self._witness.result(ns, question, result, seen)
         return seen, result
 

@@ -148,7 +148,8 @@ class Settlement:
                 question = self._traffic.texts.question()
                 for number, client in enumerate(self._service.clients):
                     try:
-                        fault = reference.differs(question, await client.search(question, ns=ns, limit=len(IDS)))
+                        result = await client.search(question, ns=ns, limit=len(IDS), time_words="off")
+                        fault = reference.differs(question, result)
                     except (UnavailableError, ApiError) as error:
                         fault = str(error)
                     if fault is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
+from errno import EMFILE, ENFILE
 from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from jiyi.errors import InvalidEventError, InvalidQueryError
+from jiyi.errors import InvalidEventError, InvalidQueryError, UnavailableError
 from jiyi.memories import LABELS, parse_time, to_camel
 from jiyi.scoring import DEFAULT_B, DEFAULT_K1
 from jiyi_api.filters import FilterRequest, Filters, parse_namespaces
@@ -23,6 +24,8 @@ Rank = Literal["bm25", "memory"]
 Match = Literal["any", "all", "auto"]
 TimeWords = Literal["boost", "filter", "off"]
 NEAR = "near"
+_UTC = "UTC"
+_NO_ZONE = "must be the name of a time zone, like Asia/Shanghai or UTC"
 MAX_SNIPPET = 10_000
 _MAX_K1 = 1_000.0
 # What a question says of times is reckoned from there, and must be a date that there is.
@@ -47,7 +50,7 @@ class SearchRequest(FilterRequest, kw_only=True):
     per_session: int | None = None
     time_words: TimeWords = "boost"
     at: str | int | None = None
-    tz: str = "UTC"
+    tz: str = _UTC
     snippet: int = 0
 
 
@@ -71,7 +74,7 @@ class SearchQuery(msgspec.Struct, frozen=True):
     per_session: int | None
     time_words: TimeWords
     at_ms: int
-    zone: ZoneInfo
+    zone: tzinfo
     snippet: int
 
     @property
@@ -167,8 +170,14 @@ def _at(given: str | int | None) -> int:
     return at_ms
 
 
-def _zone(name: str) -> ZoneInfo:
+def _zone(name: str) -> tzinfo:
+    if name == _UTC:  # without a look at a file: most ask so
+        return UTC
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidQueryError("tz", "must be the name of a time zone, like Asia/Shanghai or UTC") from None
+    except OSError as error:
+        if error.errno in (EMFILE, ENFILE):
+            raise UnavailableError("the reader has no file descriptor left to read the time zone with") from None
+        raise InvalidQueryError("tz", _NO_ZONE) from None
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidQueryError("tz", _NO_ZONE) from None

@@ -101,8 +101,9 @@ def _passage(content: str, places: Sequence[Place], terms: Mapping[str, float], 
     start = _beginning(content, max(0, last - width), first, last, width)
     most = min(start + width, size)
     end = most if most == size else _ending(content, start, last, most)
-    passage = content[start:end]
-    return start, start + len(passage.rstrip())
+    stripped = start + len(content[start:end].rstrip())
+    border = borders.first_border(content, stripped, end, is_character_border)
+    return start, end if border is None else border
 
 
 def _beginning(content: str, lowest: int, first: int, last: int, width: int) -> int:

@@ -292,6 +292,7 @@ async def test_openapi_names_every_route_and_resolves(reader):
     routes = {(path, method) for path, methods in schema["paths"].items() for method in methods}
     assert routes == {
         ("/memory/write", "post"), ("/memory/search", "get"), ("/memory/search", "post"), ("/memory/ready", "get"),
+            ("/memory/search/why", "get"), ("/memory/list", "get"), ("/memory/list", "post"),
         ("/memory/{memory_id}", "get"), ("/memory/{memory_id}", "delete"),
         ("/analyze", "get"), ("/analyze", "post"),
         ("/dead", "get"), ("/dead", "delete"), ("/dead/{letter}", "get"), ("/dead/{letter}", "delete"),
