@@ -307,7 +307,7 @@ def test_an_identifier_counts_less_for_its_parts_count_as_well():
     }
     assert ANALYZER.query_terms("https://ab.cd")["https://ab.cd"] == 0.5
     assert ANALYZER.query_terms("v1.2.3") == {"v1.2.3": 0.3, "1.2.3": 1.0}
-    assert ANALYZER.query_terms("10 GB") == {"10gb": 0.5, "10": 1.0, "gb": 0.3}
+    assert ANALYZER.query_terms("10 GB") == {"10gb": 0.3, "10": 1.0, "gb": 0.3}
     assert ANALYZER.query_terms("4 May 2024") == {"2024-05-04": 1.0, "2024-05": 0.5, "4": 1.0, "2024": 1.0}
 
 
