@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -412,3 +413,19 @@ async def test_the_lock_of_a_worker_that_dies_ends_by_itself(either, monkeypatch
         tasks.cancel_scope.cancel()
     assert 0 < left <= 60_000
     assert await left_ms() is None, "who is only stopped takes it away"
+
+
+@pytest.mark.parametrize(("rests", "expected"), [(True, [0.4, 1.0]), (False, [])])
+async def test_sealing_rests_as_long_as_it_works_and_a_second_at_most(database, monkeypatch, rests, expected):
+    """What has only grown can wait; what wastes memory is compacted without a rest."""
+    compactor = Compactor(database, "w")
+    rested, clock = [], iter([0.0, 0.4, 1.0, 9.0, 9.0] if rests else [0.0, 0.4, 9.0])
+
+    async def sleep(seconds):
+        rested.append(seconds)
+
+    monkeypatch.setattr("jiyi_workers.compactor.anyio", SimpleNamespace(current_time=lambda: next(clock), sleep=sleep))
+    step = compactor._pace("compaction:{n}", rests=rests)
+    for _ in range(2):
+        await step()
+    assert rested == pytest.approx(expected)
