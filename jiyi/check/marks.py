@@ -31,8 +31,10 @@ class Marks:
     """Checks what lies beside the index.
 
     A mark and its memory are two keys. What looks wrong is read again as memory, mark, memory: every script
-    that changes a mark changes the memory's hash with it, and no hash comes back to what it was. So if both
-    readings of the memory are equal, all three are of one instant, and the finding stands.
+    that changes a mark changes the memory's hash with it, and no hash comes back to what it was. A memory that is
+    not there can come back: written, deleted and forgotten again. But then the newest forgotten version is a newer
+    one. So if both readings of the memory and of that version are equal, the mark is of the same instant, and the
+    finding stands.
     """
 
     def __init__(self, source: Source, known: KnownKeys, stream: str | None) -> None:
@@ -85,14 +87,20 @@ class Marks:
     async def _settled(self, key: str, memory_id: str) -> tuple[Row | None, float | None]:
         """Read a memory and its score in a sorted set at one instant; (None, None) when it does not hold still."""
         for _ in range(_ROUNDS):
-            before = await self._memories([memory_id])
+            forgotten = await self._forgotten()
+            [before] = await self._memories([memory_id])
             try:
                 score = await self._source.command("ZSCORE", key, memory_id)
             except ResponseError:  # no sorted set: reported as such
                 break
-            if before == await self._memories([memory_id]):
-                return before[0], score
+            if [before] == await self._memories([memory_id]) and forgotten == await self._forgotten():
+                return before, score
         return None, None
+
+    async def _forgotten(self) -> bytes | None:
+        """Read the newest version whose tombstone is gone; every newer tombstone that goes replaces it."""
+        version: bytes | None = await self._source.command("HGET", keys.stats_key(self._source.ns), "forgotten")
+        return version
 
     async def _memories(self, ids: Sequence[str]) -> list[Row | None]:
         """Read the stored fields of some memories; None where the key is of another type."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -11,7 +14,7 @@ from jiyi.check import Kind, check, check_namespace
 from jiyi.index import IndexWriter
 from jiyi.postings import POSTING
 
-from .changes import STREAM, Altered, build, history, write
+from .changes import STREAM, Altered, build, delete, history, write
 from .findings import bucket, doc_of
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +43,22 @@ async def test_a_term_that_leaves_while_its_key_is_judged(built):
         return await run(*command)
 
     assert (await check_namespace(Altered(built, "HGET", leave), "n")).problems == []
+
+
+@pytest.mark.parametrize("come", [delete, partial(write, text="", expires_at=9_000_000_000_000)])
+async def test_a_memory_that_comes_and_goes_while_its_mark_is_read(built, come):
+    """It is not there before its mark is read, nor after; in between it was a tombstone, or would have expired."""
+    writer, version = IndexWriter(built, "f1"), itertools.count(1_800_000_000_000)
+
+    async def come_and_go(command, run):
+        await writer.apply("n", [come("ghost", f"{next(version)}-0")])
+        answer = await run(*command)
+        await writer.apply("n", [delete("ghost", f"{next(version)}-0")])
+        assert await scripts.drop_tombstones(built, "n", ["ghost"], floor="1900000000000-0") == 1
+        return answer
+
+    restless = Altered(Altered(built, "ZSCAN", come_and_go), "ZSCORE", come_and_go)
+    assert (await check_namespace(restless, "n")).problems == []
 
 
 async def test_no_false_problem_beside_writers(either):
