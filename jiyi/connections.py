@@ -45,8 +45,7 @@ _AWAY: tuple[tuple[type[Exception], str, float], ...] = (
     (exceptions.TimeoutError, "timeout", 1.0),
     (exceptions.ReadOnlyError, "readonly", 2.0),
     (exceptions.OutOfMemoryError, "oom", 10.0),
-    (exceptions.ClusterDownError, "cluster", 2.0),
-    (exceptions.MasterDownError, "cluster", 2.0),
+    (exceptions.ClusterError, "cluster", 2.0),  # also when nodes send a client back and forth
     (exceptions.TryAgainError, "cluster", 1.0),
     (exceptions.ConnectionError, "connection", 1.0),  # also a pool that stays empty
     (OSError, "connection", 1.0),
@@ -72,6 +71,7 @@ _AWAY_CODES = {
     "OOM": ("oom", 10.0),
 }
 """The same by the first words of error replies for which the library has no class."""
+_CLUSTER_CLIENTS = (redis.asyncio.cluster.__name__, redis.cluster.__name__)
 _EXPLAINED = {
     "loading": "it is loading its data",
     "readonly": "it is a replica; writes go to the primary",
@@ -225,13 +225,15 @@ def server_of(database: Database, key: str) -> str:
     Another name than before means that what was read earlier may belong to a history that is lost: a server that
     was restarted or replaced may lack the last writes of the one before it, and has had others since. The name is
     right as of the last answer: each new connection asks, and no connection to an earlier process is used again.
+    Raises `UnavailableError` when no node of a cluster serves the key.
     """
     if (known := _PROCESSES.get(database)) is None:
         return ""  # not made by `connect`
     processes = known.run_ids
     if isinstance(database, Redis):
         return next(iter(processes.values()), "")
-    node = database.get_node_from_key(key)
+    with translated_errors():
+        node = database.get_node_from_key(key)
     return f"{node.name} {processes.get(node.name, '')}" if node else ""
 
 
@@ -261,18 +263,22 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
 
 
 def noticing_resets(connection: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Derive a connection class that notices when it was reset while nobody used it.
+    """Derive a connection class that notices when it was reset while nobody used it, or closed while somebody did.
 
     The library looks for an orderly end only, and would write to the closed transport. There uvloop raises what is no
-    connection error to anybody, and a worker would die of it.
+    connection error to anybody, and a worker would die of it. And when one caller learns that a cluster is down, the
+    library closes the connections of all the others, who would then write to no transport at all.
     """
 
+    def is_gone(self: Any) -> bool:
+        return self._writer is None or self._writer.is_closing()
+
     async def can_read(self: Any) -> bool:  # true means to the pool: not fit for use, connect anew
-        return bool(self._writer.is_closing() or await connection.can_read(self))
+        return bool(is_gone(self) or await connection.can_read(self))
 
     async def _send_packed_command(self: Any, command: Any) -> None:
-        if self._writer.is_closing():
-            raise ConnectionResetError("the connection was reset")
+        if is_gone(self):
+            raise ConnectionResetError("the connection was reset or closed")
         await connection._send_packed_command(self, command)  # noqa: SLF001 - the library has no other place
 
     return type(connection.__name__, (connection,), {f.__name__: f for f in (can_read, _send_packed_command)})
@@ -339,6 +345,22 @@ def translated_errors() -> Iterator[None]:
             if word in _AWAY_CODES:
                 raise _unavailable(*_AWAY_CODES[word], word) from error
         raise
+    except (AttributeError, LookupError) as error:
+        if _stumbled(error):
+            raise _unavailable("cluster", 2.0, "") from error
+        raise
+
+
+def _stumbled(error: Exception) -> bool:
+    """Whether the library's cluster client itself raised it.
+
+    It does not expect to meet a node or slot that it does not know: an ASK that names a node without slots, or a
+    command while another caller has it look for the nodes anew.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") in _CLUSTER_CLIENTS
 
 
 def _unavailable(code: str, retry_after_s: float, name: str) -> UnavailableError:

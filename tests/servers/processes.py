@@ -116,7 +116,8 @@ def running_workers(settings, folder, count=2):
     workers = [WorkerProcess(settings, folder / f"worker{i}.log") for i in range(count)]
     try:
         yield workers
-        assert [worker.process.poll() for worker in workers] == [None] * count, workers[0].log.read_text()
+        for worker in workers:
+            assert worker.process.poll() is None, worker.log.read_text()[-5_000:]
     finally:
         for worker in workers:
             worker.process.terminate()
