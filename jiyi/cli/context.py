@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import sys
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
+import anyio
 import msgspec
 import typer
 from rich.console import Console
@@ -18,9 +21,11 @@ from jiyi.errors import ApiError, JiyiError, ServerNotFoundError, UnavailableErr
 from jiyi.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from jiyi.connections import Database
+
+Result = TypeVar("Result")
 
 console = Console(highlight=False, emoji=False)
 messages = Console(stderr=True, highlight=False, emoji=False)
@@ -62,6 +67,23 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
         yield client
     finally:
         await client.aclose()
+
+
+def run(function: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+    """Run an asynchronous function to its end, or until Ctrl-C; then raises `KeyboardInterrupt`.
+
+    By itself the event loop cancels what runs once, and on Python 3.11 `asyncio.wait_for` forgets it when that is the
+    moment in which what it waits for is there. A cancelled scope cancels until it has been left.
+    """
+
+    async def interruptible() -> Result:
+        loop = asyncio.get_running_loop()
+        with anyio.CancelScope() as scope:
+            loop.add_signal_handler(signal.SIGINT, scope.cancel)
+            return await function(*arguments)
+        raise KeyboardInterrupt
+
+    return anyio.run(interruptible)
 
 
 def print_json(value: Any) -> None:

@@ -22,6 +22,7 @@ from jiyi.cli.context import (
     friendly_errors,
     messages,
     print_json,
+    run,
     settings_with_server,
 )
 from jiyi.dead_letters import DeadLetter, Replays
@@ -139,7 +140,7 @@ def _run(action: Any, *arguments: Any, so_far: Any = str) -> Any:
             return await action(client, settings, *arguments)
 
     with friendly_errors(so_far):
-        return anyio.run(connected)
+        return run(connected)
 
 
 async def _collect(

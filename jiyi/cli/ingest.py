@@ -26,6 +26,7 @@ from jiyi.cli.context import (
     friendly_errors,
     messages,
     print_json,
+    run,
     settings_with_server,
 )
 from jiyi.errors import InvalidEventError
@@ -84,7 +85,7 @@ def ingest(
     tally = Tally()
     try:
         with friendly_errors(lambda: _so_far(tally)):
-            anyio.run(_ingest, tally, source, git, ns, limit, wait)
+            run(_ingest, tally, source, git, ns, limit, wait)
     except typer.Exit as broken_off:
         if as_json:
             print_json(tally)
@@ -128,7 +129,7 @@ async def _ingest(
         started = time.perf_counter()
         with Progress(*columns, console=messages, transient=True) as progress:
             task = progress.add_task("appending", total=getattr(lines, "bytes_total", None), count=0, rate=0.0)
-            while chunk := await anyio.to_thread.run_sync(_chunk, lines, limit, tally.accepted):
+            while chunk := await anyio.to_thread.run_sync(_chunk, lines, limit, tally.accepted, abandon_on_cancel=True):
                 events = list(_encoded(chunk, ns, settings, tally))
                 tally.unsure = len(events)
                 accepted = await producer.send(events)

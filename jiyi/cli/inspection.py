@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-import anyio
 import anyio.to_thread
 import msgspec
 import typer
@@ -26,6 +25,7 @@ from jiyi.cli.context import (
     messages,
     open_analyzer,
     print_json,
+    run,
     settings_with_server,
 )
 from jiyi.connections import execute
@@ -64,7 +64,7 @@ def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
                 "namespaces": [row for row in rows if row is not None]}  # fmt: skip
 
     with friendly_errors():
-        found = anyio.run(collect)
+        found = run(collect)
     if as_json:
         print_json(found)
         return
@@ -124,7 +124,7 @@ def check(
     stays as it is and is reported.
     """
 
-    async def run() -> list[Any]:
+    async def work() -> list[Any]:
         settings = settings_with_server()
         async with database(settings) as client:
             with Progress(*_COLUMNS, console=messages, transient=True) as progress:
@@ -142,7 +142,7 @@ def check(
                 )
 
     with friendly_errors():
-        found = anyio.run(run)
+        found = run(work)
     if as_json:
         print_json([_as_json(one) for one in found])
     else:
@@ -193,7 +193,7 @@ def reindex(
     Workers with other settings are refused from the start of it; start them again with the same settings.
     """
 
-    async def run() -> dict[str, Any]:
+    async def work() -> dict[str, Any]:
         settings = settings_with_server()
         analyzer = open_analyzer(settings)
         done: dict[str, Any] = {}
@@ -209,7 +209,7 @@ def reindex(
         return done
 
     with friendly_errors():
-        done = anyio.run(run)
+        done = run(work)
     if as_json:
         print_json(done)
         return
