@@ -120,7 +120,7 @@ class Postings:
     def __init__(self) -> None:
         self._docs: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._tfs: NDArray[np.uint16] = np.empty(0, np.uint16)
-        self._row: tuple[int, ...] | None = None
+        self._row: bytes | None = None
         self._twins = False  # a document is there more than once
         self.size = 0
         self.df = 0
@@ -155,12 +155,13 @@ class Postings:
         return bool(self._begun)
 
     @property
-    def row(self) -> tuple[int, ...]:
-        """Addresses of documents, frequencies, bitmap words and their ranks; numbers of postings and of words."""
+    def row(self) -> bytes:
+        """Addresses of documents, frequencies, bitmap words, their ranks; numbers of postings and of words: int64s."""
         if self._row is None:
             bitmap = self.bitmap or _NO_BITMAP
             arrays = (self._docs, self._tfs, bitmap.words, bitmap.ranks)
-            self._row = (*(array.__array_interface__["data"][0] for array in arrays), self.size, bitmap.size)
+            addresses = [array.__array_interface__["data"][0] for array in arrays]
+            self._row = np.array([*addresses, self.size, bitmap.size], np.int64).tobytes()
         return self._row
 
     def extend(  # noqa: PLR0913 - the last two have defaults for all but the reader of snapshots

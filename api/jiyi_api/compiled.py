@@ -20,7 +20,6 @@ _AHEAD = 0.97
 """Bounds are worked out for documents that count as this much shorter: they stay right while avgdl grows a little."""
 _NO_GROUPS = np.empty(0, np.int64)
 _NO_SPANS = np.empty((0, 2), np.int64)
-_NO_ROWS = np.empty((0, 6), np.int64)
 
 
 def _bound(column: Postings, journal: Journal, form: tuple[float, float]) -> float:
@@ -44,7 +43,7 @@ def _table(question: Question) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows += [column.row for column in question.excluded]
         sizes = [len(group) for group in question.filters]
         groups = np.array([*sizes, -len(question.excluded)] if question.excluded else sizes, np.int64)
-    return (np.array(rows, np.int64) if rows else _NO_ROWS), groups
+    return np.frombuffer(b"".join(rows), np.int64).reshape(-1, 6), groups
 
 
 def _spans(question: Question) -> NDArray[np.int64]:

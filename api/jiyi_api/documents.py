@@ -11,6 +11,7 @@ import msgspec
 from jiyi import keys, metrics, scripts
 from jiyi.connections import server_of
 from jiyi_api.damage import reading
+from jiyi_api.hits import Hit
 from jiyi_api.stored import StoredMemory, fetch_documents
 
 if TYPE_CHECKING:
@@ -25,11 +26,19 @@ _OBJECT_BYTES = 1_000
 
 
 class Document(NamedTuple):
-    """A version of a memory: the fields of its `StoredMemory`, when it expires (epoch ms), and its bytes, about."""
+    """A version of a memory: a hit of it that says nothing of a question, when it expires (epoch ms), its bytes, about.
 
-    fields: dict[str, Any]
+    The hit is there to be copied, which takes a sixth of the time of making one.
+    """
+
+    blank: Hit
     expires_at: int
     size: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its `StoredMemory`."""
+        return {name: getattr(self.blank, name) for name in StoredMemory.__struct_fields__}
 
 
 class Fetched(NamedTuple):
@@ -122,4 +131,5 @@ class Documents:
 def _document(memory_id: str, row: dict[str, str]) -> Document:
     size = _OBJECT_BYTES + 2 * sum(map(len, row.values()))
     memory = StoredMemory.from_stored(memory_id, row)
-    return Document(msgspec.structs.asdict(memory), int(row.get("expires_at", _FOREVER_MS)), size)
+    blank = Hit(**msgspec.structs.asdict(memory), score=0.0, matched_terms=[])
+    return Document(blank, int(row.get("expires_at", _FOREVER_MS)), size)

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from contextlib import AsyncExitStack
+from copy import copy
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -277,7 +278,8 @@ class Searcher:
             score = 0.0
             for term in matched:
                 score += term.score
-            hit = Hit(**document.fields, score=score, matched_terms=matched, explanation=explanation)
+            hit = copy(document.blank)
+            hit.score, hit.matched_terms, hit.explanation = score, matched, explanation
             if ranking.boosts is not None and (boost := ranking.boosts[place]) is not None:
                 hit.boost = boost
                 hit.score += boost.score
