@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TimeRemainingColumn())  # fmt: skip
 _READER_S = 2.0
+_NOTHING_TO_DO = "analysed with these settings already, nothing to do (--force does it all the same)"
 
 
 def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
@@ -214,6 +215,8 @@ def reindex(
         print_json(done)
         return
     for one, result in done.items():
-        console.print(f"{escape(one)}: {result.documents:,} memories analysed again in {result.seconds:.1f} s")
+        told = f"{result.documents:,} memories analysed again in {result.seconds:.1f} s"
+        done_before = not (force or result.documents or result.failed)
+        console.print(f"{escape(one)}: {_NOTHING_TO_DO if done_before else told}", soft_wrap=True)
         for failure in result.failed:
             console.print(f"  [yellow]{failure.code}[/]: memory {failure.id_hash} keeps its old terms")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -132,9 +133,28 @@ def _reading(processes: int, listening: socket.socket, settings: Settings, extra
 
 def _report(event: str, /, **fields: Any) -> None:
     """Tell what people should know of the processes: what went wrong, not each start and stop."""
-    if event in {"child_exited", "child_killed", "server_exited", "server_killed", "server_restarted"}:
-        told = ", ".join(f"{name} {value}" for name, value in fields.items())
-        messages.print(f"[yellow]{event.replace('_', ' ')}[/]: {told}", soft_wrap=True)
+    name = fields.get("name", "the server")
+    if event in {"child_exited", "server_exited"}:
+        pause_s = fields["restart_in_s"]
+        then = "not started again" if pause_s is None else f"starting it again in {pause_s:g} s"
+        told = f"{name} {_ending(fields['code'])}, {then}"
+    elif event in {"child_killed", "server_killed"}:
+        told = f"{name} (process {fields['pid']}) did not stop in time and was killed"
+    elif event == "server_restarted":
+        told = f"{name} runs again (process {fields['pid']})"
+    else:
+        return
+    messages.print(f"[yellow]{told}[/]", soft_wrap=True)
+
+
+def _ending(code: int) -> str:
+    """How a process ended: a negative code is the number of the signal that killed it."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-code}"
 
 
 async def _workers(settings: Settings, processes: int) -> int:
