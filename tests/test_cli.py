@@ -380,6 +380,7 @@ def test_stats_and_check_tell_the_same_numbers(jiyi, tmp_path):
     assert report["ok"] is True
     told = jiyi("stats")
     assert "unread" in told
+    assert re.search(r"^server: \d+\.\d MB of memory in use$", told, re.MULTILINE)
     assert f"reader: ready, kernel numba (http://127.0.0.1:{jiyi.port})" in told
     assert json.loads(jiyi("stats", "--json"))["reader"]["kernel"] == "numba"
     assert "nobody answers" in jiyi("stats", JIYI_API_URL=f"http://127.0.0.1:{free_port()}")
@@ -556,6 +557,24 @@ def test_the_advice_fits_what_is_wrong(capsys, code, advice):
 def test_people_are_told_what_ends_and_what_follows(capsys, event, fields, told):
     _report(event, **fields)
     assert capsys.readouterr().err.strip() == told
+
+
+def test_a_log_of_json_has_no_sentences_in_it():
+    """Whoever collects the lines of `jiyi worker --processes` can read those of the supervisor, too."""
+    program = """
+from jiyi.cli.services import _reporter
+from jiyi.settings import Settings
+report = _reporter(Settings(log_format="json"))
+report("child_started", name="worker-1", pid=7)
+report("child_exited", name="worker-1", code=-9, restart_in_s=0.5)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    told = json.loads(line)
+    assert told.pop("timestamp")
+    assert told == {
+        "event": "child_exited", "level": "warning", "name": "worker-1", "code": -9, "restart_in_s": 0.5
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["up", "worker", "ingest", "check", "reindex", "eval", "tune"])

@@ -79,6 +79,8 @@ def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
     reader = found["reader"]
     told = f"{reader['status']}, kernel {reader['kernel'] or 'not known yet'}" if reader["status"] else "nobody answers"
     console.print(f"reader: {told} ({escape(reader['url'])})", soft_wrap=True)
+    if found["usedMemoryBytes"] is not None:  # a cluster has one figure a node
+        console.print(f"server: {found['usedMemoryBytes'] / 1e6:,.1f} MB of memory in use")
     table = Table(box=None, pad_edge=False)
     for name in ("namespace", "memories", "tokens", "average length", "dead letters", "analyzer"):
         table.add_column(name, justify="left" if name in {"namespace", "analyzer"} else "right")
