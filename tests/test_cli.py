@@ -129,6 +129,19 @@ def test_ingest_reads_gzip_standard_input_and_git(jiyi, tmp_path):
         assert hit["id"].startswith(name)
 
 
+def test_what_is_listed_for_programs_can_be_ingested_into_another_namespace(jiyi, tmp_path):
+    """A line whose `ns` is null names none: it must not overwrite what the default namespace has under that id."""
+    row = {"id": "l1", "content": "搬家 moving", "tags": ["a"], "importance": 0.75, "metadata": {"n": 1}}
+    jiyi("ingest", jsonl(tmp_path / "x.jsonl", row), "--ns", "from", "--wait")
+    (listed,) = map(json.loads, jiyi("list", "--ns", "from", "--all", "--json").splitlines())
+    assert listed["ns"] is None
+    moved = json.dumps({name: value for name, value in listed.items() if name not in {"entry", "indexedAt"}})
+    jiyi("ingest", "-", "--ns", "to", "--wait", stdin=moved)
+    (again,) = map(json.loads, jiyi("list", "--ns", "to", "--all", "--json").splitlines())
+    assert {**listed, "entry": "", "indexedAt": ""} == {**again, "entry": "", "indexedAt": ""}
+    jiyi("ready", "l1", status=1)
+
+
 def test_search_shows_people_why(jiyi, tmp_path):
     row = {"id": "s1", "content": "Redis 超时 [ERR_1]", "ns": "why", "timestamp": "2026-05-04T10:30:00+08:00"}
     jiyi("ingest", jsonl(tmp_path / "x.jsonl", row), "--wait")

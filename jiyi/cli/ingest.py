@@ -161,8 +161,8 @@ def _encoded(chunk: list[Line | BadLine], ns: str | None, settings: Settings, ta
             continue
         try:
             fields = from_camel(line.fields)
-            if ns is not None:
-                fields.setdefault("ns", ns)
+            if ns is not None and fields.get("ns") is None:  # null is no name, as it is no author
+                fields["ns"] = ns
             yield encode(fields, settings.max_content_bytes)
         except InvalidEventError as error:
             _refuse(tally, line.number, str(error))
