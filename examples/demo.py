@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import quantiles
 
 import msgspec
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 
@@ -28,6 +29,7 @@ from jiyi.events import parse_entry
 HERE = Path(__file__).parent
 DATA = HERE.parent / "build" / "demo"
 START_S = 120  # the first start compiles the scoring kernel
+INDENT = 11  # of what is written below a hit's mark and score
 console = Console(highlight=False, emoji=False)
 
 
@@ -43,9 +45,12 @@ def main():
         console.print(f"\n[bold]Asking {len(questions)} questions[/]")
         found = sum([ask(client, **question) for question in questions])
         console.print(f"\n{found} of {len(questions)} questions found what they should among the first three")
-        show_statistics(redis_url)
+        show_statistics(redis_url, api_url)
         console.print("\n[bold]Stopping[/]")
     console.print("everything has stopped cleanly; its data are in build/demo")
+    console.print("\n[bold]What next?[/] Leave it running with: make up. Then, in another terminal:", soft_wrap=True)
+    console.print("  source .venv/bin/activate\n  jiyi ingest examples/memories.jsonl --wait")
+    console.print("  jiyi search 'Redis 超时' --explain")
     return 0 if found == len(questions) else 1
 
 
@@ -57,12 +62,10 @@ def rows(name):
 def service():
     """`jiyi up` as a child process with its own data folder and a free port; gives the URLs of both ends."""
     port = free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
-    environment["JIYI_DATA_DIR"] = str(DATA)
     console.print("[bold]Starting[/] an embedded Valkey, two workers and the reader")
     process = subprocess.Popen(
         [sys.executable, "-m", "jiyi", "up", "--workers", "2", "--port", str(port)],
-        env={**environment, "JIYI_LOG_LEVEL": "warning"},
+        env=clean_environment() | {"JIYI_DATA_DIR": str(DATA), "JIYI_LOG_LEVEL": "warning"},
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -109,22 +112,34 @@ def ask(client, query, expect, note):
     result = client.search(query, limit=3)
     ids = [hit.id for hit in result.hits]
     right = set(expect) <= set(ids)
-    console.print(f"\n[bold cyan]{escape(query)}[/]  [dim]{escape(note)}, {result.took_ms:.1f} ms[/]")
+    console.print(f"\n[bold cyan]{escape(query)}[/]  [dim]{escape(note)}, {result.took_ms:.1f} ms[/]", soft_wrap=True)
     for hit in result.hits:
         mark = "[green]✓[/]" if hit.id in expect else " "
-        text = " ".join(hit.content.split())
-        console.print(f" {mark} {hit.score:6.2f}  {escape(text[:76])}{'…' if len(text) > 76 else ''}", soft_wrap=True)
+        text = fitting(" ".join(hit.content.split()), console.width - INDENT)
+        console.print(f" {mark} {hit.score:6.2f}  {escape(text)}", soft_wrap=True)
         terms = "  ".join(f"{term.term} {term.score:.2f}" for term in hit.matched_terms)
-        console.print(f"           [dim]{escape(hit.author or '')}: {escape(terms)}[/]", soft_wrap=True)
+        told = fitting(f"{hit.author or ''}: {terms}", console.width - INDENT)
+        console.print(f"{' ' * INDENT}[dim]{escape(told)}[/]", soft_wrap=True)
     if not right:
         console.print(f"   [red]expected {', '.join(expect)}[/]")
     return right
 
 
-def show_statistics(redis_url):
+def fitting(text, cells):
+    """Cut a text that is wider than so many cells of the terminal; a Han character takes two."""
+    return text if cell_len(text) <= cells else f"{set_cell_size(text, cells - 1).rstrip()}…"
+
+
+def show_statistics(redis_url, api_url):
     console.print("\n[bold]The index[/]")
-    subprocess.run([sys.executable, "-m", "jiyi", "stats"], env={**os.environ, "JIYI_REDIS_URL": redis_url}, check=True)
-    subprocess.run([sys.executable, "-m", "jiyi", "check"], env={**os.environ, "JIYI_REDIS_URL": redis_url}, check=True)
+    environment = clean_environment() | {"JIYI_REDIS_URL": redis_url, "JIYI_API_URL": api_url}
+    for command in ("stats", "check"):
+        subprocess.run([sys.executable, "-m", "jiyi", command], env=environment, check=True)
+
+
+def clean_environment():
+    """Without the settings of the person who runs this: they are for their own service."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
 
 
 if __name__ == "__main__":

@@ -26,31 +26,45 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 async def server_conditions(database: Database) -> list[Condition]:
-    """Look at the server, or at every primary of the cluster, and give what is wrong with any; each condition once."""
-    with translated_errors():
-        if isinstance(database, RedisCluster):
-            info: Any = await database.info(target_nodes=RedisCluster.PRIMARIES)
-            nodes = info.values() if _per_node(info) else [info]
-        else:
-            nodes = [await database.info()]
-    found: dict[str, Condition] = {}
-    for node in nodes:
-        for condition in _conditions(node):
-            found.setdefault(condition.name, condition)
-    return list(found.values())
+    """Look at the server, or at every primary of the cluster, and give what is wrong with any; each condition once.
+
+    What one cannot tell while it is loading its data is left out: it says then that it has no append-only file.
+    """
+    return _each_once(await _nodes(database))
 
 
 async def check_server(database: Database) -> list[Condition]:
     """Give the conditions under which it is still right to work.
 
     Raises `UnsafeServerError` if the server would evict index keys when its memory is full, and `UnavailableError`
-    while it is a replica: what is written there is refused, and what is read there may be old.
+    while it is a replica: what is written there is refused, and what is read there may be old. The same while it is
+    loading its data.
     """
-    found = {condition.name: condition for condition in await server_conditions(database)}
+    nodes = await _nodes(database)
+    found = {condition.name: condition for condition in _each_once(nodes)}
     if "eviction" in found:
         raise UnsafeServerError(found["eviction"].message)
     if "replica" in found:
         raise UnavailableError(found["replica"].message, 2.0, code="readonly")
+    if any(node.get("loading") for node in nodes):
+        raise UnavailableError("the server is loading its data", code="loading")
+    return list(found.values())
+
+
+async def _nodes(database: Database) -> list[dict[str, Any]]:
+    """What the server, or every primary of the cluster, says of itself."""
+    with translated_errors():
+        if not isinstance(database, RedisCluster):
+            return [await database.info()]
+        info: Any = await database.info(target_nodes=RedisCluster.PRIMARIES)
+    return list(info.values()) if _per_node(info) else [info]
+
+
+def _each_once(nodes: list[dict[str, Any]]) -> list[Condition]:
+    found: dict[str, Condition] = {}
+    for node in nodes:
+        for condition in _conditions(node):
+            found.setdefault(condition.name, condition)
     return list(found.values())
 
 
@@ -66,7 +80,7 @@ def _conditions(node: dict[str, Any]) -> list[Condition]:
         )
     if node.get("role") == "slave":
         found.append(Condition("replica", "the server is a replica; JIYI_REDIS_URL must lead to the primary"))
-    if not node.get("aof_enabled", 1):
+    if not node.get("aof_enabled", 1) and not node.get("loading"):  # while it reads that file, it says that it has none
         found.append(
             Condition(
                 "aof_off",

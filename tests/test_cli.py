@@ -15,9 +15,15 @@ from urllib.request import urlopen
 
 import pytest
 import redis
+import typer
 from conftest import FAST, free_port, start_server, stop_server
+from typer.main import get_command
 
+from jiyi.cli.app import app
+from jiyi.cli.context import friendly_errors
+from jiyi.cli.services import _report
 from jiyi.data_directory import find_running
+from jiyi.errors import UnavailableError
 
 
 class Jiyi:
@@ -121,6 +127,19 @@ def test_ingest_reads_gzip_standard_input_and_git(jiyi, tmp_path):
     for word, name in (("压缩", "g1"), ("管道", "g2"), ("err_timeout", "git:repo:")):
         (hit,) = json.loads(jiyi("search", word, "--ns", "ways", "--json"))["hits"]
         assert hit["id"].startswith(name)
+
+
+def test_what_is_listed_for_programs_can_be_ingested_into_another_namespace(jiyi, tmp_path):
+    """A line whose `ns` is null names none: it must not overwrite what the default namespace has under that id."""
+    row = {"id": "l1", "content": "搬家 moving", "tags": ["a"], "importance": 0.75, "metadata": {"n": 1}}
+    jiyi("ingest", jsonl(tmp_path / "x.jsonl", row), "--ns", "from", "--wait")
+    (listed,) = map(json.loads, jiyi("list", "--ns", "from", "--all", "--json").splitlines())
+    assert listed["ns"] is None
+    moved = json.dumps({name: value for name, value in listed.items() if name not in {"entry", "indexedAt"}})
+    jiyi("ingest", "-", "--ns", "to", "--wait", stdin=moved)
+    (again,) = map(json.loads, jiyi("list", "--ns", "to", "--all", "--json").splitlines())
+    assert {**listed, "entry": "", "indexedAt": ""} == {**again, "entry": "", "indexedAt": ""}
+    jiyi("ready", "l1", status=1)
 
 
 def test_search_shows_people_why(jiyi, tmp_path):
@@ -374,6 +393,7 @@ def test_stats_and_check_tell_the_same_numbers(jiyi, tmp_path):
     assert report["ok"] is True
     told = jiyi("stats")
     assert "unread" in told
+    assert re.search(r"^server: \d+\.\d MB of memory in use$", told, re.MULTILINE)
     assert f"reader: ready, kernel numba (http://127.0.0.1:{jiyi.port})" in told
     assert json.loads(jiyi("stats", "--json"))["reader"]["kernel"] == "numba"
     assert "nobody answers" in jiyi("stats", JIYI_API_URL=f"http://127.0.0.1:{free_port()}")
@@ -512,6 +532,71 @@ def test_commands_without_a_server_say_how_to_start_one(tmp_path):
     assert "JIYI_BATCH" in alone("stats", status=1, JIYI_BATCH="none")
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("connection", "Start everything with: jiyi up"),
+        ("timeout", "Start everything with: jiyi up"),
+        ("loading", "Try again in a moment"),
+        ("unavailable", "Try again in a moment"),
+        ("oom", "told"),
+        ("analyzer_mismatch", "told"),
+    ],
+)
+def test_the_advice_fits_what_is_wrong(capsys, code, advice):
+    with pytest.raises(typer.Exit), friendly_errors():
+        raise UnavailableError("told", code=code)
+    assert capsys.readouterr().err.endswith(f"{advice}\n")
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "told"),
+    [
+        ("child_exited", {"name": "worker-1", "code": -9, "restart_in_s": 0.5},
+         "worker-1 was killed by SIGKILL, starting it again in 0.5 s"),
+        ("child_exited", {"name": "api-1", "code": 1, "restart_in_s": 30.0},
+         "api-1 ended with status 1, starting it again in 30 s"),
+        ("child_exited", {"name": "api-1", "code": 78, "restart_in_s": None},
+         "api-1 ended with status 78, not started again"),
+        ("child_exited", {"name": "api-1", "code": -40, "restart_in_s": 1.0},
+         "api-1 was killed by signal 40, starting it again in 1 s"),
+        ("child_killed", {"name": "worker-2", "pid": 7}, "worker-2 (process 7) did not stop in time and was killed"),
+        ("server_exited", {"code": -11, "restart_in_s": 1.0},
+         "the server was killed by SIGSEGV, starting it again in 1 s"),
+        ("server_restarted", {"pid": 8}, "the server runs again (process 8)"),
+        ("child_started", {"name": "api-1", "pid": 9}, ""),
+    ],
+)  # fmt: skip
+def test_people_are_told_what_ends_and_what_follows(capsys, event, fields, told):
+    _report(event, **fields)
+    assert capsys.readouterr().err.strip() == told
+
+
+def test_a_log_of_json_has_no_sentences_in_it():
+    """Whoever collects the lines of `jiyi worker --processes` can read those of the supervisor, too."""
+    program = """
+from jiyi.cli.services import _reporter
+from jiyi.settings import Settings
+report = _reporter(Settings(log_format="json"))
+report("child_started", name="worker-1", pid=7)
+report("child_exited", name="worker-1", code=-9, restart_in_s=0.5)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    told = json.loads(line)
+    assert told.pop("timestamp")
+    assert told == {
+        "event": "child_exited", "level": "warning", "name": "worker-1", "code": -9, "restart_in_s": 0.5
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["up", "worker", "ingest", "check", "reindex", "eval", "tune"])
+def test_help_is_broken_into_lines_by_the_terminal_alone(command):
+    """A line that ends early, as the source does, leaves the next one ragged where the terminal is narrower."""
+    text = get_command(app).commands[command].help
+    assert "\n" not in text.replace("\n\n", "")
+
+
 def test_everything_is_still_there_after_a_restart_and_reindex_changes_the_analyzer(tmp_path):
     """Stop, start, search; then other settings: refused until `jiyi reindex`, and exact after it."""
     jiyi = Jiyi(tmp_path, free_port())
@@ -523,7 +608,11 @@ def test_everything_is_still_there_after_a_restart_and_reindex_changes_the_analy
         before = json.loads(jiyi("stats", "--json"))["namespaces"][0]["tokens"]
         assert "1 memories analysed again" in jiyi("reindex", JIYI_HAN_BIGRAMS="1")
         assert json.loads(jiyi("stats", "--json"))["namespaces"][0]["tokens"] > before
-        assert "reindex" in jiyi("search", "消息", status=1)
+        refused = jiyi("search", "消息", status=1)
+        assert "reindex" in refused
+        assert "Is it running" not in refused, "it is, and waiting does not help"
+        assert "default: analysed with these settings already" in jiyi("reindex", JIYI_HAN_BIGRAMS="1")
+        assert "1 memories analysed again" in jiyi("reindex", "--force", JIYI_HAN_BIGRAMS="1")
     jiyi.environment["JIYI_HAN_BIGRAMS"] = "1"
     with jiyi.up("--workers", "1"):
         assert json.loads(jiyi("search", "息队", "--json"))["total"] == 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 import pytest
 import redis
 from conftest import free_port, start_server, stop_server, wait_until
 
+from jiyi.binaries import find_binary
 from jiyi.conditions import CONDITIONS, check_server, server_conditions
 from jiyi.connections import connect
 from jiyi.errors import UnavailableError, UnsafeServerError
@@ -77,6 +78,46 @@ async def test_a_server_without_a_file_and_one_nearly_full_are_warned_of(tmp_pat
         client = await connect(settings)
         assert [found.name for found in await check_server(client)] == ["aof_off", "memory_nearly_full"]
         await client.aclose()
+
+
+async def test_a_server_that_is_loading_is_not_said_to_have_no_file(tmp_path):
+    """It opens its append-only file when it has read it, and says until then that it has none."""
+    with server_on(tmp_path, *AOF) as (server, settings), server.pipeline(transaction=False) as pipeline:
+        for i in range(30_000):  # a loading server answers once in 1,024 commands
+            pipeline.set(f"key:{i}", i)
+        pipeline.execute()
+    port = free_port()
+    settings = msgspec.structs.replace(settings, redis_url=f"redis://127.0.0.1:{port}")
+    slow = ["--key-load-delay", "100"]
+    process = subprocess.Popen(
+        [find_binary(), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(tmp_path), *AOF, *slow],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+
+        async def connected():
+            with suppress(UnavailableError):
+                return await connect(settings)
+
+        client = await wait_until(connected, "the server answers")
+        try:
+            told = await client.info("persistence")
+            assert (told["loading"], told["aof_enabled"]) == (1, 0)
+            assert await server_conditions(client) == []
+            with pytest.raises(UnavailableError, match="loading") as caught:
+                await check_server(client)
+            assert caught.value.code == "loading"
+            await client.execute_command("CONFIG", "SET", "key-load-delay", "0")
+
+            async def loaded():
+                with suppress(UnavailableError):
+                    return await check_server(client) == []
+
+            await wait_until(loaded, "the server has loaded, and has a file")
+        finally:
+            await client.aclose()
+    finally:
+        stop_server(process)
 
 
 async def test_every_node_of_a_cluster_is_asked(cluster_url, tmp_path):

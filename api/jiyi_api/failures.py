@@ -97,10 +97,18 @@ def http_failure(_: Request[Any, Any, Any], error: HTTPException) -> Response[Fa
 
 def _problem(found: dict[str, Any]) -> str:
     """Say what the framework found wrong; it calls the body `data`, and an absent one just that."""
-    key, message = found.get("key", "request"), found.get("message")
+    key, message = found.get("key", "request"), str(found.get("message"))
     if key != "data":
-        return f"{_spelt(key)}: {message}"
-    return "body: is missing; send JSON" if message == "'data'" else f"body: {message}"
+        return f"{_spelt(key)}: {_with_spelling(message)}"
+    return "body: is missing; send JSON" if message == "'data'" else f"body: {_with_spelling(message)}"
+
+
+def _with_spelling(message: str) -> str:
+    """Add how HTTP spells a field, where it came as Python, the stream and the command line spell it."""
+    unknown = re.search(r"unknown field `(\w+)`", message)
+    if unknown is None or _spelt(unknown[1]) == unknown[1]:
+        return message
+    return f"{message}; over HTTP names are in camelCase: {_spelt(unknown[1])}"
 
 
 def _spelt(field: str) -> str:

@@ -27,6 +27,7 @@ NEAR = "near"
 _UTC = "UTC"
 _NO_ZONE = "must be the name of a time zone, like Asia/Shanghai or UTC"
 MAX_SNIPPET = 10_000
+_RANKING = "it may have weights (relevance, importance, freshness), halfLifeDays, and kinds, each with the two"
 _MAX_K1 = 1_000.0
 # What a question says of times is reckoned from there, and must be a date that there is.
 _EARLIEST_MS, _LATEST_MS = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year in (1000, 9000))
@@ -143,8 +144,10 @@ def _ranking(request: SearchRequest) -> MemoryRanking | None:
     if isinstance(ranking, str):
         try:
             ranking = msgspec.json.decode(ranking, type=MemoryRanking)
+        except msgspec.ValidationError as error:
+            raise InvalidQueryError("ranking", f"{error}; {_RANKING}") from None
         except msgspec.DecodeError as error:
-            raise InvalidQueryError("ranking", f"must be JSON: {error}") from None
+            raise InvalidQueryError("ranking", f"must be JSON ({error}); {_RANKING}") from None
     ranking.check()
     return ranking
 

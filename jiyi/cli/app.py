@@ -8,6 +8,7 @@ import typer
 
 from jiyi import __version__
 from jiyi.cli import analyze, dead, evaluation, ingest, inspection, listing, ready, search, services, why
+from jiyi.cli.context import flowing
 
 app = typer.Typer(
     name="jiyi",
@@ -16,20 +17,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("up")(services.up)
-app.command("worker")(services.worker)
-app.command("api")(services.api)
-app.command("ingest")(ingest.ingest)
-app.command("search")(search.search)
-app.command("why")(why.why)
-app.command("list")(listing.list_memories)
-app.command("ready")(ready.ready)
-app.command("stats")(inspection.stats)
-app.command("check")(inspection.check)
-app.command("reindex")(inspection.reindex)
-app.command("analyze")(analyze.analyze)
-app.command("eval")(evaluation.evaluate)
-app.command("tune")(evaluation.tune)
+for _name, _function in (
+    ("up", services.up),
+    ("worker", services.worker),
+    ("api", services.api),
+    ("ingest", ingest.ingest),
+    ("search", search.search),
+    ("why", why.why),
+    ("list", listing.list_memories),
+    ("ready", ready.ready),
+    ("stats", inspection.stats),
+    ("check", inspection.check),
+    ("reindex", inspection.reindex),
+    ("analyze", analyze.analyze),
+    ("eval", evaluation.evaluate),
+    ("tune", evaluation.tune),
+):
+    app.command(_name, help=flowing(_function))(_function)
 app.add_typer(dead.app, name="dead")
 
 

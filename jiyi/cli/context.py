@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from contextlib import asynccontextmanager, contextmanager
+from inspect import getdoc
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import anyio
@@ -34,9 +35,17 @@ messages = Console(stderr=True, highlight=False, emoji=False)
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells expect it: 128 and the number of SIGINT."""
 
+_PASSING = {"loading", "busy", "conflict", "starting", "unavailable"}
+"""Codes of what goes by without anybody's doing; `unavailable` is what a reader calls all of them."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Namespace = Annotated[str, typer.Option("--ns", help="Namespace: the wall between users, and the unit of statistics.")]
 AllNamespaces = Annotated[list[str] | None, typer.Option("--ns", help="Only this namespace; may be given again.")]
+
+
+def flowing(function: Callable[..., Any]) -> str:
+    """The docstring as help: each paragraph one line, for the terminal to break where it ends itself."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (getdoc(function) or "").split("\n\n"))
 
 
 def settings_with_server(**overrides: Any) -> Settings:
@@ -100,13 +109,21 @@ def friendly_errors(so_far: Callable[[], str] = str) -> Iterator[None]:
     except* ApiError as group:
         told = f"the reader refused: {_first(group)}"
     except* UnavailableError as group:
-        told = f"{_first(group)}. Is it running? Start everything with: jiyi up"
+        told = f"{_first(group)}{_what_to_do(_first(group))}"
     except* JiyiError as group:
         told = str(_first(group))
     except* KeyboardInterrupt:
         told, status = "stopped", INTERRUPTED
     if told:
         fail(so_far() + told, status)
+
+
+def _what_to_do(error: BaseException) -> str:
+    """What helps. Who says that it cannot answer now is running; other messages say themselves what to do."""
+    code = error.code if isinstance(error, UnavailableError) else ""
+    if code in {"connection", "timeout"}:
+        return ". Is it running? Start everything with: jiyi up"
+    return ". Try again in a moment" if code in _PASSING else ""
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -77,8 +77,8 @@ def ingest(
     """Write many memories. Bad lines are reported with their number; the others go on.
 
     Each line is a JSON object: id, content, and where known author, tags, source_system, timestamp, user_id,
-    session_id, kind, importance, metadata, ns. Exit status 0 only when every line was accepted (and, with --wait,
-    applied).
+    session_id, kind, importance, expires_at, metadata, ns. Exit status 0 only when every line was accepted (and, with
+    --wait, applied).
     """
     if (source is None) == (git is None):
         fail("name a file, or - for standard input, or a repository with --git", status=2)
@@ -161,8 +161,8 @@ def _encoded(chunk: list[Line | BadLine], ns: str | None, settings: Settings, ta
             continue
         try:
             fields = from_camel(line.fields)
-            if ns is not None:
-                fields.setdefault("ns", ns)
+            if ns is not None and fields.get("ns") is None:  # null is no name, as it is no author
+                fields["ns"] = ns
             yield encode(fields, settings.max_content_bytes)
         except InvalidEventError as error:
             _refuse(tally, line.number, str(error))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TimeRemainingColumn())  # fmt: skip
 _READER_S = 2.0
+_NOTHING_TO_DO = "analysed with these settings already, nothing to do (--force does it all the same)"
 
 
 def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
@@ -78,6 +79,8 @@ def stats(ns: AllNamespaces = None, as_json: Json = False) -> None:
     reader = found["reader"]
     told = f"{reader['status']}, kernel {reader['kernel'] or 'not known yet'}" if reader["status"] else "nobody answers"
     console.print(f"reader: {told} ({escape(reader['url'])})", soft_wrap=True)
+    if found["usedMemoryBytes"] is not None:  # a cluster has one figure a node
+        console.print(f"server: {found['usedMemoryBytes'] / 1e6:,.1f} MB of memory in use")
     table = Table(box=None, pad_edge=False)
     for name in ("namespace", "memories", "tokens", "average length", "dead letters", "analyzer"):
         table.add_column(name, justify="left" if name in {"namespace", "analyzer"} else "right")
@@ -214,6 +217,8 @@ def reindex(
         print_json(done)
         return
     for one, result in done.items():
-        console.print(f"{escape(one)}: {result.documents:,} memories analysed again in {result.seconds:.1f} s")
+        told = f"{result.documents:,} memories analysed again in {result.seconds:.1f} s"
+        done_before = not (force or result.documents or result.failed)
+        console.print(f"{escape(one)}: {_NOTHING_TO_DO if done_before else told}", soft_wrap=True)
         for failure in result.failed:
             console.print(f"  [yellow]{failure.code}[/]: memory {failure.id_hash} keeps its old terms")

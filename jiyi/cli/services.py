@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import typer
 from jiyi import metrics
 from jiyi.cli.context import console, friendly_errors, messages, settings_with_server
 from jiyi.errors import ServerStartError, SettingsError
+from jiyi.logs import configure, get_logger
 from jiyi.server import EmbeddedServer
 from jiyi.settings import Settings
 from jiyi.supervisor import Child, Supervisor
@@ -28,10 +30,15 @@ from jiyi.supervisor import Child, Supervisor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from jiyi.launcher import EventCallback
+
 _KILL_MARGIN_S = 5.0
 """A child leaves by itself at the end of its drain time; only one that hangs is killed."""
 _BACKLOG = 2_048
 """Connections that may wait to be accepted."""
+
+_WORTH_TELLING = {"child_exited", "child_killed", "server_exited", "server_killed", "server_restarted"}
+"""What went wrong, not each start and stop."""
 
 Processes = Annotated[int, typer.Option("--processes", "-n", min=1, max=64, help="Worker processes.")]
 Readers = Annotated[int, typer.Option("--readers", min=1, max=64, help="Processes of the HTTP interface.")]
@@ -130,11 +137,44 @@ def _reading(processes: int, listening: socket.socket, settings: Settings, extra
     ]
 
 
+def _reporter(settings: Settings) -> EventCallback:
+    """What tells of the processes: sentences for people; where the log is JSON, lines of it, as theirs are."""
+    if settings.log_format == "console":
+        return _report
+    configure(settings)
+    log = get_logger()
+
+    def report(event: str, /, **fields: Any) -> None:
+        if event in _WORTH_TELLING:
+            log.warning(event, **fields)
+
+    return report
+
+
 def _report(event: str, /, **fields: Any) -> None:
     """Tell what people should know of the processes: what went wrong, not each start and stop."""
-    if event in {"child_exited", "child_killed", "server_exited", "server_killed", "server_restarted"}:
-        told = ", ".join(f"{name} {value}" for name, value in fields.items())
-        messages.print(f"[yellow]{event.replace('_', ' ')}[/]: {told}", soft_wrap=True)
+    name = fields.get("name", "the server")
+    if event in {"child_exited", "server_exited"}:
+        pause_s = fields["restart_in_s"]
+        then = "not started again" if pause_s is None else f"starting it again in {pause_s:g} s"
+        told = f"{name} {_ending(fields['code'])}, {then}"
+    elif event in {"child_killed", "server_killed"}:
+        told = f"{name} (process {fields['pid']}) did not stop in time and was killed"
+    elif event == "server_restarted":
+        told = f"{name} runs again (process {fields['pid']})"
+    else:
+        return
+    messages.print(f"[yellow]{told}[/]", soft_wrap=True)
+
+
+def _ending(code: int) -> str:
+    """How a process ended: a negative code is the number of the signal that killed it."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-code}"
 
 
 async def _workers(settings: Settings, processes: int) -> int:
@@ -146,7 +186,7 @@ async def _workers(settings: Settings, processes: int) -> int:
             stop_serving = metrics.serve("0.0.0.0", settings.metrics_port)  # noqa: S104 - scraped from other hosts
         children = [_child(f"worker-{i + 1}", "jiyi_workers", settings, extra) for i in range(processes)]
         try:
-            return await Supervisor([children], on_event=_report).run()
+            return await Supervisor([children], on_event=_reporter(settings)).run()
         finally:
             if stop_serving is not None:
                 stop_serving()
@@ -155,17 +195,18 @@ async def _workers(settings: Settings, processes: int) -> int:
 async def _readers(settings: Settings, processes: int) -> int:
     with tempfile.TemporaryDirectory(prefix="jiyi-metrics-") as folder, _listening(settings) as listening:
         extra = {metrics.MULTIPROCESS_VARIABLE: folder}
-        return await Supervisor([_reading(processes, listening, settings, extra)], on_event=_report).run()
+        return await Supervisor([_reading(processes, listening, settings, extra)], on_event=_reporter(settings)).run()
 
 
 async def _up(settings: Settings, workers: int, readers: int) -> int:
+    report = _reporter(settings)
     async with AsyncExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="jiyi-metrics-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         server = None
         if not settings.redis_url:
             server = await stack.enter_async_context(
-                EmbeddedServer(settings.data_dir, port=settings.redis_port or None, on_event=_report)
+                EmbeddedServer(settings.data_dir, port=settings.redis_port or None, on_event=report)
             )
             settings = msgspec.structs.replace(settings, redis_url=server.url)
         # After the folder: who holds that is the better answer to a second start.
@@ -174,7 +215,7 @@ async def _up(settings: Settings, workers: int, readers: int) -> int:
         extra = {metrics.MULTIPROCESS_VARIABLE: folder, "JIYI_METRICS_PORT": "0"}
         children = [_child(f"worker-{i + 1}", "jiyi_workers", settings, extra) for i in range(workers)]
         children += _reading(readers, listening, settings, extra)
-        supervisor = Supervisor([children], on_event=_report)
+        supervisor = Supervisor([children], on_event=report)
         async with anyio.create_task_group() as tasks:
             if server is not None:
                 tasks.start_soon(_keep, server, supervisor)

@@ -180,6 +180,21 @@ async def test_a_ranking_that_gives_no_order_is_refused(reader, ranking, message
     assert message in answer.error[2]
 
 
+@pytest.mark.parametrize(
+    ("ranking", "message"),
+    [
+        ('{"weight": {}}', "ranking: Object contains unknown field `weight`; it may have weights"),
+        ('{"weights": {"relevance": "high"}}', "ranking: Expected `float`, got `str`"),
+        ("recent", "ranking: must be JSON"),
+    ],
+)
+async def test_a_query_says_whether_its_ranking_is_no_json_or_not_a_ranking(reader, ranking, message):
+    answer = reader.get("/memory/search", q="redis", rank="memory", ranking=ranking)
+    assert answer.error[:2] == (400, "invalid_query")
+    assert answer.error[2].startswith(message)
+    assert "halfLifeDays" in answer.error[2]
+
+
 async def test_near_duplicates_are_folded_into_the_best_and_counted(index, reader):
     text = "张工 说 redis 的 超时 是 连接池 太小 引起 的 已经 改成 两百"
     await index.write_all(

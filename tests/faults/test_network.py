@@ -214,6 +214,11 @@ async def test_workers_follow_to_another_address(proxy, log, ledger, producer, d
     async def refused():
         return log.read_text().count("redis_unavailable") >= 2
 
+    async def told():
+        return "redis_available" in log.read_text()
+
     await wait_until(refused, "the worker has tried")
+    assert not await told()
     proxy.accept()
     await assert_finished(ledger, database, settings, applied=20)
+    await wait_until(told, "the log does not end with the outage")

@@ -133,8 +133,9 @@ class Worker:
     async def _read(self) -> list[Entry]:
         """Read the next batch; nothing when there is none, or when something failed (then after a pause)."""
         settings = self._settings
+        recovering = self._recover
         try:
-            if self._recover:
+            if recovering:
                 await self._process_own()
             entries = await self._blocking.read_new(self.consumer, settings.batch, settings.block_ms)
         except UnavailableError as error:
@@ -148,6 +149,8 @@ class Worker:
             await self._ensure_group(missing=True)
         else:
             self._failures = 0
+            if recovering:
+                log.info("redis_available")
             return entries
         return []
 
