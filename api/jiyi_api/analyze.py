@@ -74,7 +74,7 @@ async def _analyze(text: str, service: Service, *, question: bool) -> AnalyzedTe
     status_code=200,
     summary="Analyse a text (JSON)",
     before_request=refuse_encoded,
-    responses=documented(400, 413, 415, 503),
+    responses=documented(400, 403, 413, 415, 503),
 )
 async def analyze_body(data: AnalyzeRequest, service: Service) -> AnalyzedText:
     """Show the tokens of a text of any length that a memory may have, and which rule made each."""

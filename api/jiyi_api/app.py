@@ -11,6 +11,7 @@ from litestar.openapi.config import OpenAPIConfig
 
 from jiyi import __version__, metrics
 from jiyi_api import analyze, dead, failures, memories, operations, search
+from jiyi_api.callers import refuse_other_sites
 from jiyi_api.direct import search_directly
 from jiyi_api.service import Service
 
@@ -63,6 +64,7 @@ def create_app(settings: Settings, *, patience_s: float = 0.0) -> ASGIApp:
         ],
         dependencies={"service": Provide(provide_service, sync_to_thread=False)},
         exception_handlers=failures.HANDLERS,
+        guards=[refuse_other_sites],
         lifespan=[running],
         middleware=[_count_requests],
         openapi_config=OpenAPIConfig(title="jiyi", version=__version__, path="/schema"),

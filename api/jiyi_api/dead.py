@@ -105,7 +105,7 @@ async def get_dead_letter(service: Service, letter: LetterId, ns: Namespace = DE
     status_code=202,
     summary="Replay a dead letter",
     before_request=refuse_body,
-    responses=documented(400, 404, 429, 503),
+    responses=documented(400, 403, 404, 429, 503),
 )
 async def replay_dead_letter(service: Service, letter: LetterId, ns: Namespace = DEFAULT_NAMESPACE) -> ReplayedLetter:
     """Put the event on the stream again under its original version, so that it cannot undo what was written later.
@@ -125,7 +125,7 @@ async def replay_dead_letter(service: Service, letter: LetterId, ns: Namespace =
     status_code=202,
     summary="Replay all dead letters of a namespace, step by step",
     before_request=refuse_body,
-    responses=documented(400, 429, 503),
+    responses=documented(400, 403, 429, 503),
 )
 async def replay_dead_letters(
     service: Service, ns: Namespace = DEFAULT_NAMESPACE, limit: StepLimit = MAX_LETTERS, until: Until = None
@@ -147,7 +147,7 @@ async def replay_dead_letters(
     status_code=200,
     summary="Drop a dead letter",
     before_request=refuse_body,
-    responses=documented(400, 404, 503),
+    responses=documented(400, 403, 404, 503),
 )
 async def drop_dead_letter(service: Service, letter: LetterId, ns: Namespace = DEFAULT_NAMESPACE) -> DroppedLetter:
     """Remove a dead letter for good; its memory is no longer called failed."""
@@ -163,7 +163,7 @@ async def drop_dead_letter(service: Service, letter: LetterId, ns: Namespace = D
     status_code=200,
     summary="Drop all dead letters of a namespace, step by step",
     before_request=refuse_body,
-    responses=documented(400, 503),
+    responses=documented(400, 403, 503),
 )
 async def drop_dead_letters(
     service: Service,

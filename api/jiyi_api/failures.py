@@ -30,6 +30,7 @@ log = get_logger()
 
 _MEANINGS = {
     400: "The request is wrong; the message names the field or parameter",
+    403: "A page of another site asks, by somebody's browser; only a server, or a page of the same site, may",
     404: "There is no such memory, or dead letter, in this namespace",
     429: "Too many events wait for the workers; Retry-After says when to write again",
     413: "The body, or a part of it, is larger than is accepted",
@@ -37,7 +38,14 @@ _MEANINGS = {
     503: "Redis cannot be asked now, or not this index; Retry-After says when to ask again",
 }
 _REFUSALS = {AnalyzerMismatchError: "analyzer_mismatch", CorruptIndexError: "corrupt_index"}
-_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
+_CODES = {
+    400: "bad_request",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media",
+}
 
 
 class Failure(msgspec.Struct):

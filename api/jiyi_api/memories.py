@@ -78,7 +78,7 @@ class ReadinessList(msgspec.Struct, rename="camel"):
     status_code=202,
     summary="Write one memory or many",
     before_request=refuse_encoded,
-    responses=documented(400, 413, 415, 429, 503),
+    responses=documented(400, 403, 413, 415, 429, 503),
 )
 async def write_memories(data: WriteBody, service: Service) -> AcceptedMemory | AcceptedMemories:
     """Accept whole memories: a write replaces the memory of that id. All are checked before any is accepted."""
@@ -100,7 +100,7 @@ async def write_memories(data: WriteBody, service: Service) -> AcceptedMemory | 
     status_code=202,
     summary="Delete a memory",
     before_request=refuse_unknown,
-    responses=documented(400, 503),
+    responses=documented(400, 403, 503),
 )
 async def delete_memory(
     request: Request[Any, Any, Any],

@@ -47,7 +47,7 @@ async def search(request: SearchRequest, service: Service) -> SearchResult:
     status_code=200,
     summary="Search memories (JSON)",
     before_request=refuse_encoded,
-    responses=documented(400, 413, 415, 503),
+    responses=documented(400, 403, 413, 415, 503),
 )
 async def search_by_body(data: SearchRequest, service: Service) -> SearchResult:
     """Find the memories of a namespace that answer a question best, each with the terms that it matched."""
@@ -113,7 +113,7 @@ async def list_by_query(
     status_code=200,
     summary="List memories, newest first (JSON)",
     before_request=refuse_encoded,
-    responses=documented(400, 413, 415, 503),
+    responses=documented(400, 403, 413, 415, 503),
 )
 async def list_by_body(data: ListRequest, service: Service) -> MemoryPage:
     """List the memories that meet the filters by their timestamp, page by page."""

@@ -168,6 +168,31 @@ async def test_compressed_pieces_without_an_end_are_refused_at_once(reader):
         assert connection.recv(65_536).startswith(b"HTTP/1.1 415 ")
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/memory/write"), ("POST", "/memory/search"), ("POST", "/memory/list"), ("POST", "/analyze"),
+     ("DELETE", "/memory/m"), ("POST", "/dead/replay"), ("DELETE", "/dead")],
+)  # fmt: skip
+async def test_a_page_of_another_site_is_refused(reader, database, method, path):
+    """Browsers send what it posts as a form or as plain text, and say where it comes from."""
+    page = {"Content-Type": "text/plain", "Origin": "https://evil.example", "Sec-Fetch-Mode": "no-cors"}
+    answer = reader.request(method, path, b'{"content": "x"}', page | {"Sec-Fetch-Site": "cross-site"})
+    assert answer.error[:2] == (403, "forbidden")
+    assert answer.error[2].startswith("Sec-Fetch-Site: ")
+    assert not await database.exists("stream:memory:write")
+
+
+@pytest.mark.parametrize("site", ["same-origin", "same-site", "none"])
+async def test_a_page_of_the_same_site_may_write(reader, site):
+    answer = reader.request("POST", "/memory/write", b'{"content": "x"}', JSON | {"Sec-Fetch-Site": site})
+    assert answer.status == 202
+
+
+async def test_a_link_of_another_site_may_be_followed(reader):
+    for path in ("/memory/search?q=redis", "/memory/list", "/healthz"):
+        assert reader.request("GET", path, headers={"Sec-Fetch-Site": "cross-site"}).status == 200
+
+
 async def test_a_body_of_another_media_type_is_read_as_json(reader):
     """`curl -d` sends a form's type; whatever it says, the body must be JSON."""
     for media in ("application/x-www-form-urlencoded", "text/plain", "application/json; charset=utf-8"):
