@@ -139,7 +139,7 @@ def _ranking(request: SearchRequest) -> MemoryRanking | None:
         if request.ranking is not None:
             raise InvalidQueryError("ranking", "is for rank=memory; give that too")
         return None
-    ranking = request.ranking or MemoryRanking()
+    ranking = MemoryRanking() if request.ranking is None else request.ranking
     if isinstance(ranking, str):
         try:
             ranking = msgspec.json.decode(ranking, type=MemoryRanking)

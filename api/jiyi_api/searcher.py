@@ -22,7 +22,7 @@ from jiyi_api.folding import MOST_IDS, fold
 from jiyi_api.hits import Explanation, Hit, IndexFigures, SearchResult, TimeFound
 from jiyi_api.orders import Order
 from jiyi_api.ranking import choose_ranker
-from jiyi_api.rankings import Wanted, rank_snapshots
+from jiyi_api.rankings import Wanted, count_matches, rank_snapshots
 from jiyi_api.snippets import snippet
 from jiyi_api.time_words import find_time
 
@@ -98,7 +98,7 @@ class Searcher:
         limit, rewritten = query.limit * (_SPARE if query.folds else 1), 0
         while True:
             rankings = await self._rank(query.namespaces, tiers, limit)
-            total = sum(one.total for one in rankings[-1])
+            total = count_matches(rankings)
             found = await self._fetch(query, rankings)
             hits = found.hits[: query.limit]
             if query.folds:
@@ -141,7 +141,7 @@ class Searcher:
         limit = _FIRST_LOOK
         while True:
             rankings = await self._rank([query.ns], tiers, limit)
-            ((journal, total),) = {(ranking.journal, ranking.total) for (ranking,) in rankings[-1:]}
+            journal, total = rankings[-1][0].journal, count_matches(rankings)
             if journal is None or doc >= journal.lengths.size or not math.isfinite(journal.lengths[doc]):
                 return None
             before: set[int] = set()

@@ -169,9 +169,11 @@ async def test_a_choice_that_there_is_not_is_refused_by_name(reader, field, valu
     [
         ({"halfLifeDays": 0}, "halfLifeDays"),
         ({"weights": {"relevance": -1}}, "weights.relevance"),
+        ({"weights": {"importance": 1e308}}, "weights.importance must be a number from 0 to 1,000,000"),
         ({"kinds": {"fact": {"halfLifeDays": -1}}}, "kinds.fact.halfLifeDays"),
         ({"weight": {}}, "weight"),
         ("{", "JSON"),
+        ("", "JSON"),
     ],
 )
 async def test_a_ranking_that_gives_no_order_is_refused(reader, ranking, message):
@@ -206,6 +208,59 @@ async def test_hits_of_one_source_or_session_are_folded(index, reader):
     assert ids(body) == ["m0", "m1", "m2", "m3", "m4", "m5", "alone"]
     assert [hit.get("folded", {}).get("count") for hit in body["hits"]] == [8, 8, 8, None, None, None, None]
     assert ids(reader.search("redis", perSession=1, limit=4)) == ["m0", "m1", "m2", "alone"]
+
+
+async def test_what_is_counted_as_folded_ends_with_the_last_hit_that_is_given(index, reader):
+    """However many were fetched: m0 m1 | m2 | m3 … are of two sessions, and only m1 stands between the hits."""
+    for i in range(12):
+        await index.write(f"m{i}", "redis" + " filler" * i, session_id="b" if i == 2 else "a")
+    for choice in ({"perSession": 1}, {"collapse": "sessionId"}):
+        found = {limit: reader.search("redis", limit=limit, **choice)["hits"] for limit in (1, 2, 3)}
+        assert [(hit["id"], "folded" in hit) for hit in found[1]] == [("m0", False)]
+        assert [(hit["id"], hit.get("folded")) for hit in found[2]] == [
+            ("m0", {"count": 1, "ids": ["m1"]}), ("m2", None),
+        ]  # fmt: skip
+        assert [hit.get("folded", {}).get("count") for hit in found[3]] == [10, None]
+
+
+async def test_near_duplicates_are_told_by_all_occurrences_of_their_terms(index, reader):
+    """Two distinct terms and three, but 101 of 102 occurrences are shared."""
+    await index.write_all({"a": "redis " * 100 + "alpha", "b": "redis " * 100 + "alpha beta", "c": "redis alpha beta"})
+    hits = reader.search("redis", collapse="near")["hits"]
+    assert [hit.get("folded", {}).get("count") for hit in hits] == [1, None]
+
+
+async def test_a_session_is_one_of_its_namespace(index, reader):
+    """Folding by session is the same however it is asked for; an author is the same everywhere."""
+    for ns in ("one", "two"):
+        await index.write("m", f"redis {ns}", ns=ns, session_id="s", author="张工")
+    for choice, count in (({"perSession": 1}, 2), ({"collapse": "sessionId"}, 2), ({"collapse": "author"}, 1)):
+        assert len(ids(reader.search("redis", namespaces=["one", "two"], **choice))) == count
+
+
+async def test_a_minimum_score_counts_what_reaches_it_by_the_measure_of_either_tier(index, reader):
+    """With auto, `both` is the best of those with every word, but far from the best of all."""
+    await index.write("both", "alpha beta " + "filler words of a long memory " * 40)
+    await index.write("a", "alpha alpha alpha")
+    await index.write("b", "beta beta")
+    weights = {"weights": {"relevance": 1, "importance": 0, "freshness": 0}}
+    asked = {"match": "auto", "rank": "memory", "minScore": 0.9}
+    body = reader.search("alpha beta", ranking=weights, **asked)
+    assert (ids(body), body["total"]) == (["both", "a", "b"], 3)
+    asked |= {"q": "alpha beta", "ranking": json.dumps(weights)}
+    why = {name: reader.get("/memory/search/why", id=name, **asked).body for name in ("both", "a", "b")}
+    assert [(one["verdict"], one["rank"], one["total"]) for one in why.values()] == [
+        ("found", 1, 3), ("found", 2, 3), ("found", 3, 3),
+    ]  # fmt: skip
+
+
+async def test_a_score_is_a_number_whatever_the_weights(index, reader):
+    await index.write("m", "redis", importance=1.0, timestamp=NOW)
+    most = {"weights": dict.fromkeys(("relevance", "importance", "freshness"), 1e6), "halfLifeDays": 5e-324}
+    body = reader.search("redis", rank="memory", ranking=most, at=NOW)
+    assert [hit["score"] for hit in body["hits"]] == [3e6]
+    later = reader.search("redis", rank="memory", ranking=most, at="2026-06-20")
+    assert [hit["score"] for hit in later["hits"]] == [2e6]
 
 
 async def test_time_words_favour_filter_or_do_nothing(index, reader):
