@@ -93,7 +93,7 @@ class Searcher:
         """
         started = time.perf_counter()
         times = self.times(query)
-        terms, synonym_of = self._question(query.text)
+        terms, synonym_of = self.question(query.text)
         tiers = self._tiers(query, terms, times)
         limit, rewritten = query.limit * (_SPARE if query.folds else 1), 0
         while True:
@@ -136,7 +136,7 @@ class Searcher:
 
         Errors as of `search`.
         """
-        terms, synonym_of = self._question(query.text)
+        terms, synonym_of = self.question(query.text)
         tiers = self._tiers(query, terms, self.times(query))
         limit = _FIRST_LOOK
         while True:
@@ -191,7 +191,8 @@ class Searcher:
             # No await from here on: the columns stand still.
             return [rank_snapshots(self._ranker, snapshots, wanted, limit) for wanted in tiers]
 
-    def _question(self, text: str) -> Question:
+    def question(self, text: str) -> Question:
+        """Give the terms that a question asks for; raises `InvalidQueryError` if they are too many."""
         try:
             return self._analyzer.question(text)
         except TooManyTerms as error:
@@ -295,9 +296,9 @@ def _wanted(query: SearchQuery, terms: Mapping[str, float]) -> Wanted:
 
 
 def _told(times: Sequence[TimeSpan]) -> list[TimeFound]:
-    return [TimeFound(one.text, _shown(one.since_ms), _shown(one.until_ms)) for one in times]
+    return [TimeFound(one.text, shown_time(one.since_ms), shown_time(one.until_ms)) for one in times]
 
 
-def _shown(time_ms: int) -> str | None:
+def shown_time(time_ms: int) -> str | None:
     """Give a border of a span of time; None where it is open, or before all memories, or after."""
     return format_time(time_ms) if EARLIEST_MS <= time_ms <= LATEST_MS else None
