@@ -92,6 +92,11 @@ class Ranking(NamedTuple):
         """How many documents match."""
         return self.found.total
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that match are here, not only the best."""
+        return self.found.docs.size == self.found.total
+
     def only(self, place: int) -> Ranking:
         """Give the ranking with one of its documents, and the same total."""
         here = slice(place, place + 1)

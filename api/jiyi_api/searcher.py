@@ -156,6 +156,8 @@ class Searcher:
                         found.hits[0].matched_all = tier == 0
                     await self._complete(found.hits, query, synonym_of)
                     return Placed(len(before) + docs.index(doc) + 1, total, found.hits[0])
+                if not ranking.is_whole:
+                    break  # it may stand further down in this tier, before all of the next
                 before.update(docs)
             if limit >= total:
                 return Placed(None, total, None)
@@ -237,12 +239,17 @@ class Searcher:
         return list(find_time(query.text, datetime.fromtimestamp(query.at_ms / 1000, UTC), query.zone))
 
     async def _fetch(self, query: SearchQuery, tiers: Sequence[Sequence[Ranking]]) -> Found:
-        """Fetch the ranked documents and put those of all namespaces in one order, tier by tier."""
+        """Fetch the ranked documents and put those of all namespaces in one order, tier by tier.
+
+        The order has no gaps: where it is not known what comes next, as more may match in a namespace or a tier than
+        were ranked, it ends.
+        """
         hits: list[Hit] = []
         expired = moved = 0
         shown: set[tuple[str, int]] = set()
         for tier, rankings in enumerate(tiers):
             placed: list[tuple[int, Hit]] = []
+            missing = -expired - moved
             for ns, ranking in zip(query.namespaces, rankings, strict=False):
                 if ranking.journal is None or not ranking.found.docs.size:
                     continue
@@ -261,9 +268,9 @@ class Searcher:
                         hit.ns = ns
                     found = [(int(created[doc]), hit) for doc, hit in found]
                 placed += found
-            if len(rankings) > 1:
-                placed.sort(key=lambda one: (one[1].score, one[0]), reverse=True)
-            hits += [hit for _, hit in placed]
+            hits += _in_order(placed, rankings, missing + expired + moved)
+            if not all(ranking.is_whole for ranking in rankings):
+                break
         return Found(hits, expired, moved)
 
     @staticmethod
@@ -289,6 +296,20 @@ class Searcher:
                 hit.score = hit.factors.score
             hits.append((doc, hit))
         return hits
+
+
+def _in_order(placed: list[tuple[int, Hit]], rankings: Sequence[Ranking], missing: int) -> list[Hit]:
+    """Give the hits of all namespaces in one order, up to where it is known; with each stands its time.
+
+    Of each namespace the best are ranked, and `missing` of these are not there any more. As many as were ranked of one,
+    but for the missing, are the best of all.
+    """
+    if len(rankings) > 1:
+        placed.sort(key=lambda one: (one[1].score, one[0]), reverse=True)
+        if not all(ranking.is_whole for ranking in rankings):
+            ranked = max(ranking.found.docs.size for ranking in rankings)
+            placed = placed[: max(ranked - missing, 0)]
+    return [hit for _, hit in placed]
 
 
 def _wanted(query: SearchQuery, terms: Mapping[str, float]) -> Wanted:

@@ -312,3 +312,42 @@ async def test_time_words_that_filter_need_not_be_said_by_the_memory(index, read
     (hit,) = reader.post("/memory/search", asked | {"match": "auto"}).body["hits"]
     assert hit["matchedAll"] is True
     assert ids(reader.post("/memory/search", asked | {"match": "all", "timeWords": "off"}).body) == []
+
+
+async def test_folding_keeps_the_order_of_all_namespaces_and_tiers(index, reader):
+    """Folding looks beyond the limit, where one namespace or tier ends earlier than the others."""
+    for i in range(40):
+        await index.write(f"a{i:02}", "redis stream" + " filler" * i, ns="a", author="bot")
+        await index.write(f"b{i:02}", "redis" + " filler" * (i + 60), ns="b", author="bot")
+    await index.write("late", "redis stream" + " filler" * 50, ns="a", author="张工")
+    await index.write("near", "redis redis stream redis" + " filler" * 120, ns="b", author="李")
+    await index.write("one", "redis redis redis redis", ns="b", author="one")
+    both = {"q": "redis stream", "namespaces": ["a", "b"], "match": "auto"}
+    for match in ("any", "auto"):
+        whole = reader.post("/memory/search", both | {"match": match, "limit": 100}).body
+        assert len(ids(whole)) == whole["total"] == 83
+        best = {}
+        for hit in whole["hits"]:
+            best.setdefault(hit["author"], hit["id"])
+        for limit in (1, 2, 3, 4, 10):
+            asked = {"match": match, "limit": limit, "collapse": "author"}
+            hits = reader.post("/memory/search", both | asked).body["hits"]
+            assert [hit["id"] for hit in hits] == list(best.values())[:limit]
+            if match == "auto":
+                assert [hit["matchedAll"] for hit in hits] == [True, True, True, False][:limit]
+
+
+async def test_what_has_expired_lets_nothing_overtake(index, reader):
+    """Of each namespace and tier so many are ranked as are asked for, and some of these are not there any more."""
+    for i in range(12):
+        await index.write(f"old{i:02}", "redis stream", ns="a", expires_at="2020-01-01")
+        await index.write(f"a{i:02}", "redis stream" + " filler" * (i + 1), ns="a")
+        await index.write(f"b{i:02}", "redis redis" + " filler" * (i + 20), ns="b")
+    for asked in (
+        {"namespaces": ["a", "b"]},
+        {"namespaces": ["a", "b"], "match": "auto"},
+        {"ns": "a", "match": "auto"},
+    ):
+        for limit in (3, 8, 12):
+            found = reader.search("redis stream", limit=limit, **asked)
+            assert ids(found) == [f"a{i:02}" for i in range(limit)]

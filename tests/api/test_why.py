@@ -1,5 +1,7 @@
 """Why a memory was found, or was not."""
 
+import json
+
 import msgspec
 import pytest
 
@@ -160,3 +162,13 @@ async def test_the_hit_is_that_of_the_search(filled, index):
     for hit in filled.get("/memory/search", **asked).body["hits"]:
         assert why(filled, hit["id"], **asked)["hit"] == hit
         assert why(filled, hit["id"], **asked | {"limit": 1})["hit"] == hit
+
+
+async def test_the_rank_is_behind_all_that_have_every_word(index, reader):
+    await index.write_all({f"m{i:03}": "redis stream" + " filler" * (3 * i + 30) for i in range(130)})
+    await index.write("one", "redis redis redis")
+    asked = {"q": "redis stream", "match": "auto", "k1": 100, "b": 1}
+    assert [why(reader, name, **asked)["rank"] for name in ("m000", "m129", "one")] == [1, 130, 131]
+    weights = {"weights": {"relevance": 1, "importance": 0, "freshness": 0}}
+    asked |= {"rank": "memory", "ranking": json.dumps(weights)}
+    assert [why(reader, name, **asked)["rank"] for name in ("m000", "m129", "one")] == [1, 130, 131]
