@@ -351,3 +351,16 @@ async def test_what_has_expired_lets_nothing_overtake(index, reader):
         for limit in (3, 8, 12):
             found = reader.search("redis stream", limit=limit, **asked)
             assert ids(found) == [f"a{i:02}" for i in range(limit)]
+
+
+async def test_several_namespaces_fill_a_list_in_whatever_order(index, reader):
+    """With an order of its own, only those that may be among the best of all are ranked of each namespace."""
+    for i in range(30):
+        await index.write(f"m{i:02}", "redis" + " filler" * i, ns="ab"[i % 2], importance=i / 30, timestamp=NOW)
+    both = {"namespaces": ["a", "b"], "at": NOW}
+    importance = {"weights": {"relevance": 0, "importance": 1, "freshness": 0}}
+    for asked in ({"minScore": 0}, {"rank": "memory", "ranking": importance}, {"match": "auto", "minScore": 0}):
+        order = [f"m{i:02}" for i in range(30)]
+        for limit in (1, 5, 20, 40):
+            found = ids(reader.search("redis", limit=limit, **both, **asked))
+            assert found == (order[::-1] if "rank" in asked else order)[:limit]
