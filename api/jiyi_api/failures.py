@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Response
 from litestar.exceptions import HTTPException, SerializationException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.openapi.datastructures import ResponseSpec
 
 from jiyi.errors import (
@@ -94,11 +95,13 @@ def backlog_full(_: Request[Any, Any, Any], error: BacklogFullError) -> Response
     return answer(429, "backlog_full", str(error), {"Retry-After": str(max(1, round(error.retry_after_s)))})
 
 
-def http_failure(_: Request[Any, Any, Any], error: HTTPException) -> Response[FailureBody]:
+def http_failure(request: Request[Any, Any, Any], error: HTTPException) -> Response[FailureBody]:
     """Failures that the framework finds: wrong JSON, wrong types, no such path."""
     message = error.detail
     if isinstance(error.extra, list):
         message = "; ".join(_problem(one) for one in error.extra)
+    elif isinstance(error, RequestEntityTooLarge):
+        message = f"body: is too large; at most {request.app.request_max_body_size} bytes are read"
     elif isinstance(error.__cause__, SerializationException):
         message = f"body: {_MEANT.get(message, message)}"
     return answer(error.status_code, _CODES.get(error.status_code, "http_error"), message, error.headers)
