@@ -72,7 +72,7 @@ class Ranking(NamedTuple):
 
     `terms` are in the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together.
     `scores`, `boosts` and `factors` go document by document, as `found` does; `reached` are all documents of at least
-    the minimum score, if there is one.
+    the minimum score, if there is one. `wanted` is how many are the best of several namespaces.
     """
 
     found: Ranked
@@ -86,6 +86,7 @@ class Ranking(NamedTuple):
     boosts: list[Boost | None] | None = None
     factors: list[Factors] | None = None
     reached: NDArray[np.uint32] | None = None
+    wanted: int = 0
 
     @property
     def total(self) -> int:
@@ -157,7 +158,8 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
         rankings = found or _ordered(ranker, known, questions, wanted, present, figures)
     iterator = iter(rankings)
     nothing = NOTHING._replace(size=size, avgdl=avgdl)
-    return [nothing if one is None else next(iterator) for one in snapshots]
+    rankings = [nothing if one is None else next(iterator) for one in snapshots]
+    return rankings if len(rankings) == 1 else [one._replace(wanted=limit) for one in rankings]
 
 
 def count_matches(tiers: Sequence[Sequence[Ranking]]) -> int:

@@ -99,7 +99,7 @@ class Searcher:
         while True:
             rankings = await self._rank(query.namespaces, tiers, limit)
             total = count_matches(rankings)
-            found = await self._fetch(query, rankings, limit)
+            found = await self._fetch(query, rankings)
             hits = found.hits[: query.limit]
             if query.folds:
                 hits = await fold(found.hits, query, self._analyzer, folded_ids)
@@ -149,7 +149,7 @@ class Searcher:
                 docs = [one for one in ranking.found.docs.tolist() if one not in before]
                 if doc in docs:
                     place = ranking.found.docs.tolist().index(doc)
-                    found = await self._fetch(query, [[ranking.only(place)]], 1)
+                    found = await self._fetch(query, [[ranking.only(place)]])
                     if not found.hits:
                         return None
                     if len(tiers) > 1:
@@ -238,8 +238,8 @@ class Searcher:
             return []
         return list(find_time(query.text, datetime.fromtimestamp(query.at_ms / 1000, UTC), query.zone))
 
-    async def _fetch(self, query: SearchQuery, tiers: Sequence[Sequence[Ranking]], limit: int) -> Found:
-        """Fetch the documents of rankings of the best `limit`, and put them in one order, tier by tier.
+    async def _fetch(self, query: SearchQuery, tiers: Sequence[Sequence[Ranking]]) -> Found:
+        """Fetch the ranked documents and put those of all namespaces in one order, tier by tier.
 
         The order has no gaps: where it is not known what comes next, as more may match in a namespace or a tier than
         were ranked, it ends.
@@ -268,7 +268,7 @@ class Searcher:
                         hit.ns = ns
                     found = [(int(created[doc]), hit) for doc, hit in found]
                 placed += found
-            hits += _in_order(placed, rankings, limit - (missing + expired + moved))
+            hits += _in_order(placed, rankings, missing + expired + moved)
             if not all(ranking.is_whole for ranking in rankings):
                 break
         return Found(hits, expired, moved)
@@ -298,16 +298,16 @@ class Searcher:
         return hits
 
 
-def _in_order(placed: list[tuple[int, Hit]], rankings: Sequence[Ranking], known: int) -> list[Hit]:
+def _in_order(placed: list[tuple[int, Hit]], rankings: Sequence[Ranking], missing: int) -> list[Hit]:
     """Give the hits of all namespaces in one order; with each stands its time.
 
-    Of several namespaces that have more than was ranked, the first `known` are the best of all: so many as the best
-    were asked for, but for those that are not there any more. Behind them, one that was not ranked may stand.
+    Of several namespaces that have more than was ranked, the best of all are there, so many as were wanted, but for
+    those `missing` that are not there any more. Behind them, one that was not ranked may stand: there the order ends.
     """
     if len(rankings) > 1:
         placed.sort(key=lambda one: (one[1].score, one[0]), reverse=True)
         if not all(ranking.is_whole for ranking in rankings):
-            placed = placed[: max(known, 0)]
+            placed = placed[: max(rankings[0].wanted - missing, 0)]
     return [hit for _, hit in placed]
 
 
