@@ -78,8 +78,13 @@ def test_a_line_that_is_not_utf8_is_named(setting, write):
         ("JIYI_SYNONYMS", "a1 => b1 => c1", "must be `word => other"),
         ("JIYI_SYNONYMS", "redis => ", "has nothing between two commas, or at one end"),
         ("JIYI_SYNONYMS", "redis, , cache", "has nothing between two commas"),
-        ("JIYI_SYNONYMS", "the => redis", "has nothing but stop words or punctuation in 'the'"),
-        ("JIYI_SYNONYMS", "redis => !?", r"has nothing but stop words or punctuation in '!\?'"),
+        (
+            "JIYI_SYNONYMS",
+            "the => redis",
+            "has nothing but stop words, punctuation, or words too long to be terms in 'the'",
+        ),
+        ("JIYI_SYNONYMS", "redis => !?", r"nothing but .* in '!\?'"),
+        ("JIYI_SYNONYMS", "redis => " + "x" * 70_000, "words too long to be terms in 'x{59}…'$"),
     ],
 )
 def test_a_wrong_line_names_setting_file_line_and_what_is_right(setting, line, told, write):

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from jiyi import metrics
+from jiyi_api.parameters import NULL
 from jiyi_api.queries import SearchRequest
 from jiyi_api.search import FAILURE, PATH, search
 
@@ -53,10 +54,14 @@ def _request(scope: Any) -> SearchRequest | None:
     if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "GET":
         return None
     given: dict[str, Any] = {}
-    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+    try:
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    for name, value in pairs:
         if name in _LISTS:
             given.setdefault(name, []).append(value)
-        elif name in given:
+        elif name in given or value.lower() == NULL:  # a number that is null would count as not given
             return None
         else:
             given[name] = value

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, SerializationException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.openapi.datastructures import ResponseSpec
 
 from jiyi.errors import (
@@ -21,6 +22,8 @@ from jiyi.errors import (
     UnavailableError,
 )
 from jiyi.logs import get_logger
+from jiyi_api.parameters import UnknownParameterError
+from jiyi_api.queries import CHOICES
 from jiyi_api.service import retry_headers
 
 if TYPE_CHECKING:
@@ -38,6 +41,10 @@ _MEANINGS = {
     503: "Redis cannot be asked now, or not this index; Retry-After says when to ask again",
 }
 _REFUSALS = {AnalyzerMismatchError: "analyzer_mismatch", CorruptIndexError: "corrupt_index"}
+# What the decoder says of JSON that ends too early, and of half a surrogate pair.
+_MEANT = {
+    "Input data was truncated": "is no whole JSON: it ends too early, or an escape like \\ud83d has no second half"
+}
 _CODES = {
     400: "bad_request",
     403: "forbidden",
@@ -76,7 +83,8 @@ def answer(status: int, code: str, message: str, headers: dict[str, Any] | None 
 def refused(_: Request[Any, Any, Any], error: InvalidEventError | InvalidQueryError) -> Response[FailureBody]:
     """400: the request is wrong and stays wrong."""
     code = error.code if isinstance(error, InvalidEventError) else "invalid_query"
-    message = _spelt(error.field) + str(error).removeprefix(error.field)
+    field = error.field if isinstance(error, UnknownParameterError) else _spelt(error.field)
+    message = field + str(error).removeprefix(error.field)
     return answer(413 if code == "too_large" else 400, code, message)
 
 
@@ -95,19 +103,25 @@ def backlog_full(_: Request[Any, Any, Any], error: BacklogFullError) -> Response
     return answer(429, "backlog_full", str(error), {"Retry-After": str(max(1, round(error.retry_after_s)))})
 
 
-def http_failure(_: Request[Any, Any, Any], error: HTTPException) -> Response[FailureBody]:
+def http_failure(request: Request[Any, Any, Any], error: HTTPException) -> Response[FailureBody]:
     """Failures that the framework finds: wrong JSON, wrong types, no such path."""
     message = error.detail
     if isinstance(error.extra, list):
         message = "; ".join(_problem(one) for one in error.extra)
+    elif isinstance(error, RequestEntityTooLarge):
+        message = f"body: is too large; at most {request.app.request_max_body_size} bytes are read"
+    elif isinstance(error.__cause__, SerializationException):
+        message = f"body: {_MEANT.get(message, message)}"
     return answer(error.status_code, _CODES.get(error.status_code, "http_error"), message, error.headers)
 
 
 def _problem(found: dict[str, Any]) -> str:
     """Say what the framework found wrong; it calls the body `data`, and an absent one just that."""
-    key, message = found.get("key", "request"), str(found.get("message"))
+    key, message = _spelt(found.get("key", "request")), str(found.get("message"))
+    if key in CHOICES and message.startswith("Invalid enum value"):
+        message = f"must be one of {', '.join(CHOICES[key])}"
     if key != "data":
-        return f"{_spelt(key)}: {_with_spelling(message)}"
+        return f"{key}: {_with_spelling(message)}"
     return "body: is missing; send JSON" if message == "'data'" else f"body: {_with_spelling(message)}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
@@ -29,14 +29,25 @@ MOST_IDS = 10
 async def fold(hits: Sequence[Hit], query: SearchQuery, analyzer: Analyzer, most_ids: int) -> list[Hit]:
     """Keep the hits that stand for themselves, best first, up to the limit; each counts what is folded into it.
 
-    It names the first `most_ids` of these. What ranks below the last hit kept is not looked at, and not counted.
+    It names the first `most_ids` of these. What ranks below the last hit that there is room for is not looked at, and
+    not counted: so the counts do not depend on how many hits were fetched.
     """
     folding = _Folding(query, analyzer, most_ids)
     for hit in hits:
-        await folding.take(hit)
-        if len(folding.kept) > query.limit:
+        if len(folding.kept) == query.limit:
             break
-    return folding.kept[: query.limit]
+        await folding.take(hit)
+    return folding.kept
+
+
+class _Compared(NamedTuple):
+    """The terms that a hit is compared by, with their frequencies, and the sum of these."""
+
+    terms: Mapping[str, int]
+    length: int
+
+
+_NOTHING = _Compared({}, 0)
 
 
 class _Folding:
@@ -45,22 +56,20 @@ class _Folding:
         self._analyzer = analyzer
         self._most_ids = most_ids
         self.kept: list[Hit] = []
-        self._terms: list[Mapping[str, int]] = []  # of each that is kept
-        self._by_label: dict[str, Hit] = {}
+        self._compared: list[_Compared] = []  # of each that is kept
+        self._by_label: dict[tuple[str | None, str], Hit] = {}
         self._sessions: dict[tuple[str | None, str], list[Hit]] = {}
 
     async def take(self, hit: Hit) -> None:
         """Keep a hit, or fold it into a better one."""
-        terms: Mapping[str, int] = {}
-        label = None
+        compared, label = _NOTHING, None
         if self._query.collapse == NEAR:
             await anyio.lowlevel.checkpoint()
-            terms = self._compared(hit)
-            better = next(
-                (kept for kept, other in zip(self.kept, self._terms, strict=True) if _near(terms, other)), None
-            )
+            compared = self._compare(hit)
+            pairs = zip(self.kept, self._compared, strict=True)
+            better = next((kept for kept, other in pairs if _near(compared, other)), None)
         else:
-            label = self._query.collapse and getattr(hit, self._query.collapse)
+            label = self._label(hit)
             better = self._by_label.get(label) if label else None
         session = self._sessions.setdefault((hit.ns, hit.session_id), []) if hit.session_id is not None else []
         if better is None and self._query.per_session is not None and len(session) >= self._query.per_session:
@@ -72,7 +81,7 @@ class _Folding:
         if label:
             self._by_label[label] = hit
         self.kept.append(hit)
-        self._terms.append(terms)
+        self._compared.append(compared)
 
     def _count(self, better: Hit, hit: Hit) -> None:
         if better.folded is None:
@@ -81,16 +90,25 @@ class _Folding:
         if len(better.folded.ids) < self._most_ids:
             better.folded.ids.append(hit.id)
 
-    def _compared(self, hit: Hit) -> Mapping[str, int]:
+    def _label(self, hit: Hit) -> tuple[str | None, str] | None:
+        """Give the label that hits are folded by. A session is one of its namespace; a name is the same in all."""
+        name = self._query.collapse
+        if not name or not (label := getattr(hit, name)):
+            return None
+        return (hit.ns if name == "session_id" else None, label)
+
+    def _compare(self, hit: Hit) -> _Compared:
         try:
-            return self._analyzer.terms(hit.content[:COMPARED_CHARACTERS])
+            terms = self._analyzer.terms(hit.content[:COMPARED_CHARACTERS])
         except TooManyTerms:  # of a reader with a lower limit than the worker's
-            return {}
+            return _NOTHING
+        return _Compared(terms, sum(terms.values()))
 
 
-def _near(some: Mapping[str, int], others: Mapping[str, int]) -> bool:
+def _near(one: _Compared, other: _Compared) -> bool:
     """Tell whether two documents are near duplicates. Nothing is a duplicate of a document without terms."""
-    if not some or not others or len(some) < len(others) * NEAR_DUPLICATE or len(others) < len(some) * NEAR_DUPLICATE:
+    shorter, longer = sorted((one.length, other.length))
+    if not shorter or shorter < NEAR_DUPLICATE * longer:  # also if it shares all that it has
         return False
-    shared = sum(min(count, others[term]) for term, count in some.items() if term in others)
-    return shared >= NEAR_DUPLICATE * (sum(some.values()) + sum(others.values()) - shared)
+    shared = sum(min(count, other.terms[term]) for term, count in one.terms.items() if term in other.terms)
+    return shared >= NEAR_DUPLICATE * (shorter + longer - shared)

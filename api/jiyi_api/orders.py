@@ -28,6 +28,8 @@ too little to go before what fits much better."""
 DEFAULT_HALF_LIFE_DAYS = 30.0
 _DAY_MS = 86_400_000.0
 MAX_KINDS = 64
+MAX_WEIGHT = 1_000_000.0
+"""A score is a sum of weights, and must stay a number."""
 
 
 class Weights(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -68,8 +70,10 @@ class MemoryRanking(msgspec.Struct, rename="camel", forbid_unknown_fields=True, 
             if weights is None:
                 continue
             for name, weight in msgspec.structs.asdict(weights).items():
-                if not 0.0 <= weight < math.inf:
-                    raise InvalidQueryError("ranking", f"{where}weights.{name} must be a number, 0 or greater")
+                if not 0.0 <= weight <= MAX_WEIGHT:
+                    raise InvalidQueryError(
+                        "ranking", f"{where}weights.{name} must be a number from 0 to {MAX_WEIGHT:,.0f}"
+                    )
 
 
 class Factor(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -198,5 +202,6 @@ class Order(NamedTuple):
         values = np.empty((docs.size, 3))
         values[:, 0] = np.minimum(relevance / best, 1.0) if best > 0.0 else 0.0
         values[:, 1] = journal.importance[docs]
-        values[:, 2] = 0.5 ** (self._ages(docs, journal) / half_lives)
+        with np.errstate(over="ignore"):  # so many half-lives that nothing is left
+            values[:, 2] = 0.5 ** (self._ages(docs, journal) / half_lives)
         return values, weights, half_lives

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from litestar.exceptions import HTTPException, NotFoundException
@@ -23,24 +23,40 @@ Namespace = Annotated[
 MemoryId = Annotated[str, Parameter(description="Id of the memory, percent-encoded; taken byte for byte.")]
 
 _MEMORY_PATH = b"/memory/"
+NULL = "null"
 _NO_PARAMETERS = {"service", "request", "data", "memory_id", "letter"}
+
+
+class UnknownParameterError(InvalidQueryError):
+    """A query parameter that a route does not have; `field` is its name as it was sent."""
+
+
+class _Parameter(NamedTuple):
+    """What a route takes for a parameter: several values, or a number that may be left out."""
+
+    is_list: bool
+    is_optional_number: bool
 
 
 async def refuse_unknown(request: Request[Any, Any, Any]) -> None:
     """Raise `InvalidQueryError` for a query parameter that the route does not have, or has once and is given twice.
 
     A misspelt `userid=` would otherwise search the memories of all users, a misspelt `ns=` delete elsewhere. Of two
-    `ns=` a gateway before us may have checked the other one.
+    `ns=` a gateway before us may have checked the other one. Also refused are bytes that are no UTF-8, which would be
+    taken for another name, and `null` for a number, which would count as not given.
 
     A coroutine, for the framework would run a function in a thread.
     """
     known = _known(request.route_handler)
     for name, values in request.query_params.dict().items():
         if name not in known:
-            shown = ascii(name[:40]).strip("'")
-            raise InvalidQueryError(shown, f"is no parameter here; known are {', '.join(sorted(known)) or 'none'}")
-        if len(values) > 1 and not known[name]:
+            shown = ascii(name[:40]).strip("'") or "''"
+            raise UnknownParameterError(shown, f"is no parameter here; known are {', '.join(sorted(known)) or 'none'}")
+        if len(values) > 1 and not known[name].is_list:
             raise InvalidQueryError(name, f"is given {len(values)} times; give it once")
+        if known[name].is_optional_number and values[0].lower() == NULL:
+            raise InvalidQueryError(name, "must be a number; leave it out for none")
+    _refuse_broken(request.scope["query_string"])
 
 
 async def refuse_encoded(request: Request[Any, Any, Any]) -> None:
@@ -68,9 +84,19 @@ async def refuse_body(request: Request[Any, Any, Any]) -> None:
         raise InvalidQueryError("body", "is not read here; say it in the query, like ?ns=")
 
 
+def _refuse_broken(query: bytes) -> None:
+    """Raise `InvalidQueryError` for the first parameter that is not UTF-8."""
+    for pair in query.split(b"&") if b"%" in query else ():
+        name, _, value = pair.partition(b"=")
+        try:
+            unquote_to_bytes(value).decode()
+        except UnicodeDecodeError:
+            raise InvalidQueryError(name.decode("latin-1"), "is not UTF-8; percent-encode the bytes of UTF-8") from None
+
+
 @cache
-def _known(handler: BaseRouteHandler) -> dict[str, bool]:
-    """Give the parameters that a route has, its dependencies' among them, and whether each may be repeated."""
+def _known(handler: BaseRouteHandler) -> dict[str, _Parameter]:
+    """Give the parameters that a route has, its dependencies' among them."""
     dependencies = handler.resolve_dependencies()
     signatures, found = [handler.parsed_fn_signature], {}
     while signatures:
@@ -78,7 +104,10 @@ def _known(handler: BaseRouteHandler) -> dict[str, bool]:
             if name in dependencies:
                 signatures.append(dependencies[name].parsed_fn_signature)
             elif (sent_name := _sent_name(name, field)) not in _NO_PARAMETERS:
-                found[sent_name] = field.is_subclass_of(list) or field.has_inner_subclass_of(list)
+                found[sent_name] = _Parameter(
+                    is_list=field.is_subclass_of(list) or field.has_inner_subclass_of(list),
+                    is_optional_number=field.is_optional and not field.has_inner_subclass_of((str, list)),
+                )
     return found
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from datetime import UTC, datetime, tzinfo
 from errno import EMFILE, ENFILE
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Rank = Literal["bm25", "memory"]
 Match = Literal["any", "all", "auto"]
 TimeWords = Literal["boost", "filter", "off"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "match": get_args(Match), "rank": get_args(Rank), "timeWords": get_args(TimeWords),
+}  # fmt: skip
+"""The words that a parameter may be, by its name in HTTP."""
 NEAR = "near"
 _UTC = "UTC"
 _NO_ZONE = "must be the name of a time zone, like Asia/Shanghai or UTC"
@@ -140,7 +144,7 @@ def _ranking(request: SearchRequest) -> MemoryRanking | None:
         if request.ranking is not None:
             raise InvalidQueryError("ranking", "is for rank=memory; give that too")
         return None
-    ranking = request.ranking or MemoryRanking()
+    ranking = MemoryRanking() if request.ranking is None else request.ranking
     if isinstance(ranking, str):
         try:
             ranking = msgspec.json.decode(ranking, type=MemoryRanking)

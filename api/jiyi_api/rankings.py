@@ -70,8 +70,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Ranking(NamedTuple):
     """What was found in a namespace at one instant; its numbers mean something in the epoch of `journal` alone.
 
-    `terms` are in the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together. What
-    follows `moves` goes document by document, as `found` does.
+    `terms` are in the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together.
+    `scores`, `boosts` and `factors` go document by document, as `found` does; `reached` are all documents of at least
+    the minimum score, if there is one. `wanted` is how many are the best of several namespaces.
     """
 
     found: Ranked
@@ -84,11 +85,18 @@ class Ranking(NamedTuple):
     scores: list[float] | None = None
     boosts: list[Boost | None] | None = None
     factors: list[Factors] | None = None
+    reached: NDArray[np.uint32] | None = None
+    wanted: int = 0
 
     @property
     def total(self) -> int:
         """How many documents match."""
         return self.found.total
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that match are here, not only the best."""
+        return self.found.docs.size == self.found.total
 
     def only(self, place: int) -> Ranking:
         """Give the ranking with one of its documents, and the same total."""
@@ -150,7 +158,21 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
         rankings = found or _ordered(ranker, known, questions, wanted, present, figures)
     iterator = iter(rankings)
     nothing = NOTHING._replace(size=size, avgdl=avgdl)
-    return [nothing if one is None else next(iterator) for one in snapshots]
+    rankings = [nothing if one is None else next(iterator) for one in snapshots]
+    return rankings if len(rankings) == 1 else [one._replace(wanted=limit) for one in rankings]
+
+
+def count_matches(tiers: Sequence[Sequence[Ranking]]) -> int:
+    """Count what matches in any of one or two tiers, each with a ranking for each namespace.
+
+    The last tier has all that the first has, but for a minimum score: with a memory ranking, the relevance of each tier
+    is a share of its own best, so a document may reach that score in the first alone.
+    """
+    total = sum(one.total for one in tiers[-1])
+    for first, last in zip(tiers[0], tiers[-1], strict=True) if len(tiers) > 1 else ():
+        if first.reached is not None and last.reached is not None:
+            total += np.setdiff1d(first.reached, last.reached, assume_unique=True).size
+    return total
 
 
 def _question(snapshot: Snapshot, wanted: Wanted, present: Sequence[PresentTerm], avgdl: float, limit: int) -> Question:
@@ -197,8 +219,8 @@ class _Ordering:
         self._wanted = wanted
         self._best = 0.0
 
-    def best(self, limit: int) -> list[tuple[_Scores, int]]:
-        """Give the best documents of all namespaces, a part for each, not in order; and how many match."""
+    def best(self, limit: int) -> list[tuple[_Scores, NDArray[np.uint32]]]:
+        """Give the best documents of all namespaces, a part for each, not in order; and all that match."""
         relevances = []
         for question in self._questions:
             docs, scores = self._ranker.score_all(question)
@@ -215,7 +237,7 @@ class _Ordering:
         for i, part in enumerate(parts):
             keep = part.scores >= lowest - _NEARLY * abs(lowest)
             docs = part.docs[keep] if limit else part.docs[:0]
-            kept.append((self._scored(i, docs, self._exactly(self._questions[i], docs)), part.docs.size))
+            kept.append((self._scored(i, docs, self._exactly(self._questions[i], docs)), part.docs))
         return kept
 
     def factors(self, i: int, part: _Scores) -> list[Factors] | None:
@@ -266,15 +288,17 @@ def _ordered(  # noqa: PLR0913
 ) -> list[Ranking]:
     ordering, rankings = _Ordering(ranker, snapshots, questions, wanted), []
     limit = questions[0].limit if questions else 0
-    for i, (scored, total) in enumerate(ordering.best(limit)):
+    for i, (scored, matching) in enumerate(ordering.best(limit)):
         journal = snapshots[i].journal
         order = _best_first(scored.docs, scored.scores, journal)[:limit]
         part = _Scores(scored.docs[order], scored.relevance[order], scored.scores[order])
-        found = ranker.explain(questions[i], part.docs)._replace(total=total)
+        found = ranker.explain(questions[i], part.docs)._replace(total=matching.size)
         ranking = _ranking(snapshots[i], found, present, *figures)
         if wanted.order is not None:
             ranking = _with_boosts(ranking, wanted.order)
-        rankings.append(ranking._replace(scores=part.scores.tolist(), factors=ordering.factors(i, part)))
+        reached = None if wanted.min_score is None else matching
+        factors = ordering.factors(i, part)
+        rankings.append(ranking._replace(scores=part.scores.tolist(), factors=factors, reached=reached))
     return rankings
 
 

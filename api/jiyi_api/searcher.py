@@ -22,7 +22,7 @@ from jiyi_api.folding import MOST_IDS, fold
 from jiyi_api.hits import Explanation, Hit, IndexFigures, SearchResult, TimeFound
 from jiyi_api.orders import Order
 from jiyi_api.ranking import choose_ranker
-from jiyi_api.rankings import Wanted, rank_snapshots
+from jiyi_api.rankings import Wanted, count_matches, rank_snapshots
 from jiyi_api.snippets import snippet
 from jiyi_api.time_words import find_time
 
@@ -93,12 +93,12 @@ class Searcher:
         """
         started = time.perf_counter()
         times = self.times(query)
-        terms, synonym_of = self._question(query.text)
+        terms, synonym_of = self.question(query.text)
         tiers = self._tiers(query, terms, times)
         limit, rewritten = query.limit * (_SPARE if query.folds else 1), 0
         while True:
             rankings = await self._rank(query.namespaces, tiers, limit)
-            total = sum(one.total for one in rankings[-1])
+            total = count_matches(rankings)
             found = await self._fetch(query, rankings)
             hits = found.hits[: query.limit]
             if query.folds:
@@ -136,12 +136,12 @@ class Searcher:
 
         Errors as of `search`.
         """
-        terms, synonym_of = self._question(query.text)
+        terms, synonym_of = self.question(query.text)
         tiers = self._tiers(query, terms, self.times(query))
         limit = _FIRST_LOOK
         while True:
             rankings = await self._rank([query.ns], tiers, limit)
-            ((journal, total),) = {(ranking.journal, ranking.total) for (ranking,) in rankings[-1:]}
+            journal, total = rankings[-1][0].journal, count_matches(rankings)
             if journal is None or doc >= journal.lengths.size or not math.isfinite(journal.lengths[doc]):
                 return None
             before: set[int] = set()
@@ -156,6 +156,8 @@ class Searcher:
                         found.hits[0].matched_all = tier == 0
                     await self._complete(found.hits, query, synonym_of)
                     return Placed(len(before) + docs.index(doc) + 1, total, found.hits[0])
+                if not ranking.is_whole:
+                    break  # it may stand further down in this tier, before all of the next
                 before.update(docs)
             if limit >= total:
                 return Placed(None, total, None)
@@ -191,7 +193,8 @@ class Searcher:
             # No await from here on: the columns stand still.
             return [rank_snapshots(self._ranker, snapshots, wanted, limit) for wanted in tiers]
 
-    def _question(self, text: str) -> Question:
+    def question(self, text: str) -> Question:
+        """Give the terms that a question asks for; raises `InvalidQueryError` if they are too many."""
         try:
             return self._analyzer.question(text)
         except TooManyTerms as error:
@@ -236,12 +239,17 @@ class Searcher:
         return list(find_time(query.text, datetime.fromtimestamp(query.at_ms / 1000, UTC), query.zone))
 
     async def _fetch(self, query: SearchQuery, tiers: Sequence[Sequence[Ranking]]) -> Found:
-        """Fetch the ranked documents and put those of all namespaces in one order, tier by tier."""
+        """Fetch the ranked documents and put those of all namespaces in one order, tier by tier.
+
+        The order has no gaps: where it is not known what comes next, as more may match in a namespace or a tier than
+        were ranked, it ends.
+        """
         hits: list[Hit] = []
         expired = moved = 0
         shown: set[tuple[str, int]] = set()
         for tier, rankings in enumerate(tiers):
             placed: list[tuple[int, Hit]] = []
+            missing = -expired - moved
             for ns, ranking in zip(query.namespaces, rankings, strict=False):
                 if ranking.journal is None or not ranking.found.docs.size:
                     continue
@@ -260,9 +268,9 @@ class Searcher:
                         hit.ns = ns
                     found = [(int(created[doc]), hit) for doc, hit in found]
                 placed += found
-            if len(rankings) > 1:
-                placed.sort(key=lambda one: (one[1].score, one[0]), reverse=True)
-            hits += [hit for _, hit in placed]
+            hits += _in_order(placed, rankings, missing + expired + moved)
+            if not all(ranking.is_whole for ranking in rankings):
+                break
         return Found(hits, expired, moved)
 
     @staticmethod
@@ -290,14 +298,27 @@ class Searcher:
         return hits
 
 
+def _in_order(placed: list[tuple[int, Hit]], rankings: Sequence[Ranking], missing: int) -> list[Hit]:
+    """Give the hits of all namespaces in one order; with each stands its time.
+
+    Of several namespaces that have more than was ranked, the best of all are there, so many as were wanted, but for
+    those `missing` that are not there any more. Behind them, one that was not ranked may stand: there the order ends.
+    """
+    if len(rankings) > 1:
+        placed.sort(key=lambda one: (one[1].score, one[0]), reverse=True)
+        if not all(ranking.is_whole for ranking in rankings):
+            placed = placed[: max(rankings[0].wanted - missing, 0)]
+    return [hit for _, hit in placed]
+
+
 def _wanted(query: SearchQuery, terms: Mapping[str, float]) -> Wanted:
     return Wanted(terms=terms, filters=query.filters, k1=query.k1, b=query.b)
 
 
 def _told(times: Sequence[TimeSpan]) -> list[TimeFound]:
-    return [TimeFound(one.text, _shown(one.since_ms), _shown(one.until_ms)) for one in times]
+    return [TimeFound(one.text, shown_time(one.since_ms), shown_time(one.until_ms)) for one in times]
 
 
-def _shown(time_ms: int) -> str | None:
+def shown_time(time_ms: int) -> str | None:
     """Give a border of a span of time; None where it is open, or before all memories, or after."""
     return format_time(time_ms) if EARLIEST_MS <= time_ms <= LATEST_MS else None

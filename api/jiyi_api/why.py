@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Literal
 
+import anyio.to_thread
 import msgspec
 import numpy as np
 
+from jiyi.analysis import TooManyTerms
 from jiyi.errors import InvalidQueryError
 from jiyi.keys import filter_term
 from jiyi.memories import parse_time, to_camel
 from jiyi_api.folding import MOST_IDS
 from jiyi_api.hits import Hit  # noqa: TC001 - msgspec reads the annotations
+from jiyi_api.searcher import shown_time
 from jiyi_api.stored import StoredMemory, fetch_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from jiyi.analysis import Analyzer
     from jiyi.connections import Database
@@ -97,24 +101,36 @@ class Explainer:
             return Why(memory_id, "deleted", state.reason or _STATES["deleted"])
         memory, doc = StoredMemory.from_stored(memory_id, stored), int(stored["doc"])
         times = self._searcher.times(query)
-        filters = self._searcher.filters(query, times)
-        if conditions := list(_unmet(memory, filters)):
+        meant = times if query.time_words == "filter" else ()
+        if conditions := [*_unmet(memory, query.filters), *_unmet_times(memory, meant)]:
             names = ", ".join(one.parameter for one in conditions)
             return Why(memory_id, "filtered", f"it does not meet {names}", conditions=conditions)
-        answer = await self._ranked(memory, doc, query, times)
+        asked = self._searcher.question(query.text).weights
+        has = await anyio.to_thread.run_sync(self._terms, memory.content)  # a long memory takes long
+        answer = await self._ranked(memory, doc, query, times, asked.keys(), has.keys())
         if answer is not None:
-            answer.question_terms = list(self._analyzer.query_terms(query.text))
-            answer.memory_terms = list(self._analyzer.terms(memory.content))
+            answer.question_terms, answer.memory_terms = list(asked), list(has)
         return answer
 
-    async def _ranked(
-        self, memory: StoredMemory, doc: int, query: SearchQuery, times: Sequence[TimeSpan]
+    def _terms(self, content: str) -> Mapping[str, object]:
+        try:
+            return self._analyzer.terms(content)
+        except TooManyTerms:  # of a reader with a lower limit than the worker's
+            return dict.fromkeys(token.term for token in self._analyzer.explain(content))
+
+    async def _ranked(  # noqa: PLR0913
+        self,
+        memory: StoredMemory,
+        doc: int,
+        query: SearchQuery,
+        times: Sequence[TimeSpan],
+        asked: AbstractSet[str],
+        has: AbstractSet[str],
     ) -> Why | None:
         """Tell where a memory that meets all filters stands."""
-        asked, has = self._analyzer.query_terms(query.text), self._analyzer.terms(memory.content)
-        if not asked.keys() & has.keys():
+        if not asked & has:
             return Why(memory.id, "no_shared_term", "no term of the question is in the memory")
-        if query.match == "all" and (missing := set(self._searcher.required_terms(query, times)) - has.keys()):
+        if query.match == "all" and (missing := set(self._searcher.required_terms(query, times)) - has):
             condition = Condition("match", "all", f"not {', '.join(sorted(missing))}")
             return Why(memory.id, "filtered", "it has not every word of the question", conditions=[condition])
         placed = await self._searcher.place(query, doc)
@@ -153,7 +169,24 @@ def _unmet(memory: StoredMemory, filters: Filters) -> Iterator[Condition]:
         if term in {filter_term("tags", tag) for tag in memory.tags}:
             yield Condition("tagsNone", f"not {term.partition(':')[2]}", ", ".join(memory.tags))
     created = parse_time("timestamp", memory.timestamp)
-    if filters.spans and not any(begin <= created < end for begin, end in filters.spans):
-        yield Condition("since, until", "another time", memory.timestamp)
+    for since, until in filters.spans:  # one at most
+        if created < since:
+            yield Condition("since", f"{shown_time(since)} or later", memory.timestamp)
+        if created >= until:
+            yield Condition("until", f"before {shown_time(until)}", memory.timestamp)
     if np.float32(memory.importance) < np.float32(filters.min_importance):
         yield Condition("minImportance", f"{filters.min_importance:g} or more", f"{memory.importance:g}")
+
+
+def _unmet_times(memory: StoredMemory, times: Sequence[TimeSpan]) -> Iterator[Condition]:
+    """Give what the time words of the question ask for, if a memory is of none of these times."""
+    created = parse_time("timestamp", memory.timestamp)
+    if times and not any(one.since_ms <= created < one.until_ms for one in times):
+        yield Condition("timeWords", " or ".join(map(_meant, times)), memory.timestamp)
+
+
+def _meant(time: TimeSpan) -> str:
+    """Write a time as the question has it, and the span that it was taken for."""
+    since, until = shown_time(time.since_ms), shown_time(time.until_ms)
+    span = [f"from {since}" if since else "", f"before {until}" if until else ""]
+    return f"{time.text} ({', '.join(part for part in span if part)})"

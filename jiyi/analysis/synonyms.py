@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from jiyi.analysis.tokens import QuestionTerm
-from jiyi.analysis.word_files import Line, read_lines
+from jiyi.analysis.word_files import Line, cut, read_lines
 
 SETTING = "JIYI_SYNONYMS"
 WEIGHT = 0.4
@@ -81,7 +81,8 @@ class Synonyms:
         for phrase, others, line in synonyms:
             for one in (phrase, *others):
                 if not words(one).units:
-                    raise line.wrong(f"has nothing but stop words or punctuation in {one!r}")
+                    told = "nothing but stop words, punctuation, or words too long to be terms"
+                    raise line.wrong(f"has {told} in {cut(one)!r}")
             added = [term for other in others for term in question(other)]
             terms = [term._replace(weight=WEIGHT * term.weight, synonym_of=phrase) for term in added]
             seen = words(phrase)

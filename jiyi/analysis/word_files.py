@@ -22,8 +22,12 @@ class Line(NamedTuple):
 
     def wrong(self, why: str) -> SettingsError:
         """Give the error that names setting, file and line; `why` goes on after the line."""
-        shown = self.text if len(self.text) <= _MOST_SHOWN else self.text[: _MOST_SHOWN - 1] + "…"
-        return SettingsError(f"{self.setting}: {self.path}, line {self.number}: {shown!r} {why}")
+        return SettingsError(f"{self.setting}: {self.path}, line {self.number}: {cut(self.text)!r} {why}")
+
+
+def cut(text: str) -> str:
+    """Make a text of a file short enough for an error."""
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"
 
 
 def read_lines(setting: str, path: str) -> Iterator[Line]:

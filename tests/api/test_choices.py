@@ -169,9 +169,11 @@ async def test_a_choice_that_there_is_not_is_refused_by_name(reader, field, valu
     [
         ({"halfLifeDays": 0}, "halfLifeDays"),
         ({"weights": {"relevance": -1}}, "weights.relevance"),
+        ({"weights": {"importance": 1e308}}, "weights.importance must be a number from 0 to 1,000,000"),
         ({"kinds": {"fact": {"halfLifeDays": -1}}}, "kinds.fact.halfLifeDays"),
         ({"weight": {}}, "weight"),
         ("{", "JSON"),
+        ("", "JSON"),
     ],
 )
 async def test_a_ranking_that_gives_no_order_is_refused(reader, ranking, message):
@@ -223,6 +225,59 @@ async def test_hits_of_one_source_or_session_are_folded(index, reader):
     assert ids(reader.search("redis", perSession=1, limit=4)) == ["m0", "m1", "m2", "alone"]
 
 
+async def test_what_is_counted_as_folded_ends_with_the_last_hit_that_is_given(index, reader):
+    """However many were fetched: m0 m1 | m2 | m3 … are of two sessions, and only m1 stands between the hits."""
+    for i in range(12):
+        await index.write(f"m{i}", "redis" + " filler" * i, session_id="b" if i == 2 else "a")
+    for choice in ({"perSession": 1}, {"collapse": "sessionId"}):
+        found = {limit: reader.search("redis", limit=limit, **choice)["hits"] for limit in (1, 2, 3)}
+        assert [(hit["id"], "folded" in hit) for hit in found[1]] == [("m0", False)]
+        assert [(hit["id"], hit.get("folded")) for hit in found[2]] == [
+            ("m0", {"count": 1, "ids": ["m1"]}), ("m2", None),
+        ]  # fmt: skip
+        assert [hit.get("folded", {}).get("count") for hit in found[3]] == [10, None]
+
+
+async def test_near_duplicates_are_told_by_all_occurrences_of_their_terms(index, reader):
+    """Two distinct terms and three, but 101 of 102 occurrences are shared."""
+    await index.write_all({"a": "redis " * 100 + "alpha", "b": "redis " * 100 + "alpha beta", "c": "redis alpha beta"})
+    hits = reader.search("redis", collapse="near")["hits"]
+    assert [hit.get("folded", {}).get("count") for hit in hits] == [1, None]
+
+
+async def test_a_session_is_one_of_its_namespace(index, reader):
+    """Folding by session is the same however it is asked for; an author is the same everywhere."""
+    for ns in ("one", "two"):
+        await index.write("m", f"redis {ns}", ns=ns, session_id="s", author="张工")
+    for choice, count in (({"perSession": 1}, 2), ({"collapse": "sessionId"}, 2), ({"collapse": "author"}, 1)):
+        assert len(ids(reader.search("redis", namespaces=["one", "two"], **choice))) == count
+
+
+async def test_a_minimum_score_counts_what_reaches_it_by_the_measure_of_either_tier(index, reader):
+    """With auto, `both` is the best of those with every word, but far from the best of all."""
+    await index.write("both", "alpha beta " + "filler words of a long memory " * 40)
+    await index.write("a", "alpha alpha alpha")
+    await index.write("b", "beta beta")
+    weights = {"weights": {"relevance": 1, "importance": 0, "freshness": 0}}
+    asked = {"match": "auto", "rank": "memory", "minScore": 0.9}
+    body = reader.search("alpha beta", ranking=weights, **asked)
+    assert (ids(body), body["total"]) == (["both", "a", "b"], 3)
+    asked |= {"q": "alpha beta", "ranking": json.dumps(weights)}
+    why = {name: reader.get("/memory/search/why", id=name, **asked).body for name in ("both", "a", "b")}
+    assert [(one["verdict"], one["rank"], one["total"]) for one in why.values()] == [
+        ("found", 1, 3), ("found", 2, 3), ("found", 3, 3),
+    ]  # fmt: skip
+
+
+async def test_a_score_is_a_number_whatever_the_weights(index, reader):
+    await index.write("m", "redis", importance=1.0, timestamp=NOW)
+    most = {"weights": dict.fromkeys(("relevance", "importance", "freshness"), 1e6), "halfLifeDays": 5e-324}
+    body = reader.search("redis", rank="memory", ranking=most, at=NOW)
+    assert [hit["score"] for hit in body["hits"]] == [3e6]
+    later = reader.search("redis", rank="memory", ranking=most, at="2026-06-20")
+    assert [hit["score"] for hit in later["hits"]] == [2e6]
+
+
 async def test_time_words_favour_filter_or_do_nothing(index, reader):
     await index.write("then", "redis 超时", timestamp="2026-05-13T10:00:00+08:00")
     await index.write("now", "redis 超时", timestamp="2026-05-20T10:00:00+08:00")
@@ -272,3 +327,55 @@ async def test_time_words_that_filter_need_not_be_said_by_the_memory(index, read
     (hit,) = reader.post("/memory/search", asked | {"match": "auto"}).body["hits"]
     assert hit["matchedAll"] is True
     assert ids(reader.post("/memory/search", asked | {"match": "all", "timeWords": "off"}).body) == []
+
+
+async def test_folding_keeps_the_order_of_all_namespaces_and_tiers(index, reader):
+    """Folding looks beyond the limit, where one namespace or tier ends earlier than the others."""
+    for i in range(40):
+        await index.write(f"a{i:02}", "redis stream" + " filler" * i, ns="a", author="bot")
+        await index.write(f"b{i:02}", "redis" + " filler" * (i + 60), ns="b", author="bot")
+    await index.write("late", "redis stream" + " filler" * 50, ns="a", author="张工")
+    await index.write("near", "redis redis stream redis" + " filler" * 120, ns="b", author="李")
+    await index.write("one", "redis redis redis redis", ns="b", author="one")
+    both = {"q": "redis stream", "namespaces": ["a", "b"], "match": "auto"}
+    for match in ("any", "auto"):
+        whole = reader.post("/memory/search", both | {"match": match, "limit": 100}).body
+        assert len(ids(whole)) == whole["total"] == 83
+        best = {}
+        for hit in whole["hits"]:
+            best.setdefault(hit["author"], hit["id"])
+        for limit in (1, 2, 3, 4, 10):
+            asked = {"match": match, "limit": limit, "collapse": "author"}
+            hits = reader.post("/memory/search", both | asked).body["hits"]
+            assert [hit["id"] for hit in hits] == list(best.values())[:limit]
+            if match == "auto":
+                assert [hit["matchedAll"] for hit in hits] == [True, True, True, False][:limit]
+
+
+async def test_what_has_expired_lets_nothing_overtake(index, reader):
+    """Of each namespace and tier so many are ranked as are asked for, and some of these are not there any more."""
+    for i in range(12):
+        await index.write(f"old{i:02}", "redis stream", ns="a", expires_at="2020-01-01")
+        await index.write(f"a{i:02}", "redis stream" + " filler" * (i + 1), ns="a")
+        await index.write(f"b{i:02}", "redis redis" + " filler" * (i + 20), ns="b")
+    for asked in (
+        {"namespaces": ["a", "b"]},
+        {"namespaces": ["a", "b"], "match": "auto"},
+        {"ns": "a", "match": "auto"},
+    ):
+        for limit in (3, 8, 12):
+            found = reader.search("redis stream", limit=limit, **asked)
+            assert ids(found) == [f"a{i:02}" for i in range(limit)]
+
+
+async def test_several_namespaces_fill_a_list_in_whatever_order(index, reader):
+    """With an order of its own, only those that may be among the best of all are ranked of each namespace."""
+    for i in range(30):
+        await index.write(f"m{i:02}", "redis" + " filler" * i, ns="ab"[i % 2], importance=i / 30, timestamp=NOW)
+    both = {"namespaces": ["a", "b"], "at": NOW}
+    importance = {"weights": {"relevance": 0, "importance": 1, "freshness": 0}}
+    for asked in ({"minScore": 0}, {"rank": "memory", "ranking": importance}, {"match": "auto", "minScore": 0}):
+        order = [f"m{i:02}" for i in range(30)]
+        for limit in (1, 5, 20, 40):
+            found = ids(reader.search("redis", limit=limit, **both, **asked))
+            assert found == (order[::-1] if "rank" in asked else order)[:limit]

@@ -44,6 +44,9 @@ WRONG = [
     {"q": "redis", "explain": "perhaps"},
     {"q": "redis", "userid": "u"},
     {"q": "redis", "user_id": "u"},
+    {"q": "redis", "minScore": "null"},
+    {"q": "redis", "perSession": "Null"},
+    {"q": "redis", "match": "ALL"},
     {"q": "redis", "since": "yesterday"},
     {"q": "redis", "minImportance": "much"},
     {"q": "redis", "ns": ""},
@@ -125,7 +128,17 @@ async def test_both_ways_give_the_same_answers_and_refuse_the_same(filled, setti
         "&q=redis",
         "q=redis&&limit=1",
     ]
-    queries += ["q", "q=%", "q=%FF", "q=redis&limit=1;b=2", "Q=redis", "q=redis&q=redis", "q=redis&ns=%EF%BC%9A"]
+    queries += [
+        "q",
+        "q=%",
+        "q=%FF",
+        "q=redis&limit=1;b=2",
+        "Q=redis",
+        "q=redis&q=redis",
+        "q=redis&ns=%EF%BC%9A",
+        "q=redis&ns=%ff",
+    ]
+    queries += ["q=redis&author=null", "q=null", "q=redis&%ff=1"]
     async with running(create_app(settings)) as ask:
         await ready(ask)
         short = {query: await ask(query) for query in queries}

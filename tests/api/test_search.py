@@ -215,6 +215,73 @@ async def test_a_parameter_that_does_not_exist_is_refused(filled):
         assert "is no parameter here" in answer.error[2]
 
 
+async def test_an_unknown_parameter_is_named_as_it_was_sent(filled):
+    for sent, named in (("user_id", "user_id"), ("", "''"), ("a\nb", "a\\nb")):
+        message = filled.get("/memory/search", **{"q": "redis", sent: "u1"}).error[2]
+        assert message.startswith(f"{named}: is no parameter here; known are at, author,")
+
+
+@pytest.mark.parametrize("path", ["/memory/search?q=redis", "/memory/search/why?q=redis&id=a", "/memory/list?limit=5"])
+async def test_null_for_a_number_is_refused_in_a_query(filled, path):
+    """It would count as not given: a filter that is none."""
+    for name in ("minImportance",) if "list" in path else ("minImportance", "minScore", "perSession"):
+        for null in ("null", "NULL"):
+            status, code, message = filled.request("GET", f"{path}&{name}={null}").error
+            assert (status, code, message) == (400, "invalid_query", f"{name}: must be a number; leave it out for none")
+    assert filled.request("GET", f"{path}&author=null").status == 200, "text may be that"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "name"),
+    [
+        ("GET", "/memory/search?q=%ff", "q"),
+        ("GET", "/memory/search?q=redis&ns=%ff", "ns"),
+        ("GET", "/memory/list?author=a&author=%ED%A0%80", "author"),
+        ("GET", "/memory/search/why?q=redis&id=%80", "id"),
+        ("GET", "/memory/ready?id=a%C3", "id"),
+        ("DELETE", "/memory/a?ns=%ff", "ns"),
+        ("GET", "/analyze?text=%e8%b6", "text"),
+    ],
+)
+async def test_bytes_that_are_no_text_are_refused_in_a_query(filled, method, target, name):
+    """They would be taken for U+FFFD, which is another name than the one that was sent."""
+    status, code, message = filled.request(method, target).error
+    assert (status, code, message) == (400, "invalid_query", f"{name}: is not UTF-8; percent-encode the bytes of UTF-8")
+    assert filled.request("GET", "/memory/search?q=redis&author=%EF%BF%BD").status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("match", "any, all, auto"), ("rank", "bm25, memory"), ("timeWords", "boost, filter, off")]
+)
+async def test_a_word_that_is_no_choice_is_answered_with_those_that_are(filled, name, words):
+    for answer in (
+        filled.get("/memory/search", q="x", **{name: "ALL"}),
+        filled.post("/memory/search", {"q": "x", name: ""}),
+    ):
+        assert answer.error == (400, "bad_request", f"{name}: must be one of {words}")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"q": "redis"', "body: is no whole JSON: it ends too early, or an escape like \\ud83d has no second half"),
+        (
+            b'{"q": "\\ud800"}',
+            "body: is no whole JSON: it ends too early, or an escape like \\ud83d has no second half",
+        ),
+        (b'{"q": "\\udc00"}', "body: JSON is malformed: invalid utf-16 surrogate pair"),
+        (b'{"q": "\xff"}', "body: Invalid UTF-8 encoded string"),
+        (b'{"q": "redis", "k1": NaN}', "body: JSON is malformed: invalid character"),
+        (b'{"q": "redis", "k1": 1e400}', "body: Number out of range"),
+    ],
+)
+async def test_a_body_that_is_no_json_is_said_to_be_wrong(filled, body, message):
+    for path in ("/memory/search", "/memory/list", "/analyze"):
+        status, code, said = filled.post(path, body).error
+        assert (status, code) == (400, "bad_request")
+        assert said.startswith(message)
+
+
 async def test_a_parameter_that_is_given_twice_is_refused(filled):
     """Which of the two would count? Filters may be repeated: they mean any of their values."""
     for target in ("/memory/search?q=redis&ns=a&ns=b", "/memory/a?ns=a&ns=b", "/memory/ready?id=a&wait=1s&wait=2s"):

@@ -1,6 +1,11 @@
 """Why a memory was found, or was not."""
 
+import json
+
+import msgspec
 import pytest
+
+from api.conftest import running_reader
 
 pytestmark = pytest.mark.anyio
 
@@ -54,10 +59,10 @@ async def test_what_shares_no_term_has_both_lists(filled):
         ({"author": "李"}, "author"),
         ({"tags": "x"}, "tags"),
         ({"tagsAll": ["x", "y"]}, "tagsAll"),
-        ({"since": "2026-05-14"}, "since, until"),
-        ({"until": "2026-05-13"}, "since, until"),
+        ({"since": "2026-05-14"}, "since"),
+        ({"until": "2026-05-13"}, "until"),
         ({"minImportance": 0.6}, "minImportance"),
-        ({"q": "昨天 redis", "timeWords": "filter", "at": "2026-05-20"}, "since, until"),
+        ({"q": "昨天 redis", "timeWords": "filter", "at": "2026-05-20"}, "timeWords"),
         ({"q": "redis absent", "match": "all"}, "match"),
     ],
 )
@@ -66,6 +71,34 @@ async def test_a_filter_that_is_not_met_is_named(filled, asked, parameter):
     assert found["verdict"] == "filtered"
     assert {one["parameter"] for one in found["conditions"]} == {parameter}
     assert parameter in found["reason"] or parameter == "match"
+
+
+async def test_a_time_that_is_not_met_is_told_with_what_would_be(filled):
+    """`since` and `until` are the caller's, the words are the question's: each is told by itself."""
+    asked = {"q": "昨天 redis 或 5月1日", "at": "2026-05-20", "timeWords": "filter", "since": "2026-05-14T08:00+08:00"}
+    conditions = why(filled, "best", **asked)["conditions"]
+    has = "2026-05-13T00:00:00.000Z"
+    yesterday = "昨天 (from 2026-05-19T00:00:00.000Z, before 2026-05-20T00:00:00.000Z)"
+    first = "5月1日 (from 2026-05-01T00:00:00.000Z, before 2026-05-02T00:00:00.000Z)"
+    assert conditions == [
+        {"parameter": "since", "wanted": "2026-05-14T00:00:00.000Z or later", "has": has},
+        {"parameter": "timeWords", "wanted": f"{yesterday} or {first}", "has": has},
+    ]
+    (condition,) = why(filled, "best", until="2026-05-13")["conditions"]
+    assert condition == {"parameter": "until", "wanted": "before 2026-05-13T00:00:00.000Z", "has": has}
+    (condition,) = why(filled, "best", q="redis since 2026-05-19", at="2026-05-20", timeWords="filter")["conditions"]
+    assert condition["wanted"] == "since 2026-05-19 (from 2026-05-19T00:00:00.000Z)"
+
+
+async def test_a_reader_with_a_lower_limit_of_terms_explains_what_a_worker_has_indexed(index, settings, tmp_path):
+    """What the question has too many of is refused by name; a memory of more is explained all the same."""
+    words = " ".join(f"word{i}" for i in range(20))
+    await index.write("long", f"redis {words}")
+    settings = msgspec.structs.replace(settings, max_terms=5)
+    with running_reader(settings, tmp_path / "log") as reader:
+        found = why(reader, "long", q="redis")
+        assert (found["verdict"], len(found["memoryTerms"])) == ("found", 21)
+        assert reader.get("/memory/search/why", id="long", q=words).error[:2] == (400, "invalid_query")
 
 
 async def test_a_filter_that_forbids_a_tag_is_named(filled):
@@ -129,3 +162,13 @@ async def test_the_hit_is_that_of_the_search(filled, index):
     for hit in filled.get("/memory/search", **asked).body["hits"]:
         assert why(filled, hit["id"], **asked)["hit"] == hit
         assert why(filled, hit["id"], **asked | {"limit": 1})["hit"] == hit
+
+
+async def test_the_rank_is_behind_all_that_have_every_word(index, reader):
+    await index.write_all({f"m{i:03}": "redis stream" + " filler" * (3 * i + 30) for i in range(130)})
+    await index.write("one", "redis redis redis")
+    asked = {"q": "redis stream", "match": "auto", "k1": 100, "b": 1}
+    assert [why(reader, name, **asked)["rank"] for name in ("m000", "m129", "one")] == [1, 130, 131]
+    weights = {"weights": {"relevance": 1, "importance": 0, "freshness": 0}}
+    asked |= {"rank": "memory", "ranking": json.dumps(weights)}
+    assert [why(reader, name, **asked)["rank"] for name in ("m000", "m129", "one")] == [1, 130, 131]
