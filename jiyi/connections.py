@@ -9,6 +9,7 @@ switch off: when a pipeline of the blocking cluster client breaks, it sends what
 from __future__ import annotations
 
 import re
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -101,12 +102,29 @@ class _Single(Redis):
         await super().aclose(close_connection_pool)
 
 
+class _LastFirst(deque[Any]):
+    """The free connections of a node, of which the one that came back last is taken first.
+
+    ASKING holds for the next command on its connection, but the library sends the two by way of the pool. It awaits
+    nothing in between, so nobody else comes before.
+    """
+
+    popleft = deque.pop
+
+
 class _Cluster(RedisCluster):
     """The same; closes its connections also after a failure, when the library takes the client for closed already."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.on_close: list[Callable[[], None]] = []
+
+    async def initialize(self, *arguments: Any, **options: Any) -> RedisCluster:
+        await super().initialize(*arguments, **options)
+        for node in self.nodes_manager.nodes_cache.values():
+            if not isinstance(node._free, _LastFirst):  # noqa: SLF001 - the library has no other place
+                node._free = _LastFirst(node._free, node.max_connections)  # noqa: SLF001
+        return self
 
     async def aclose(self) -> None:
         for close in self.on_close:

@@ -283,3 +283,31 @@ async def test_a_node_of_a_cluster_that_takes_no_more_clients(node, settings):
         own.config_set("maxclients", 1_000)
         own.config_set("requirepass", "")
     await database.aclose()
+
+
+async def test_a_slot_on_its_way_is_served_at_its_new_place(cluster_url, settings):
+    """ASK holds for the next command of a connection only, so both must go on the same of many."""
+    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
+    slot = database.keyslot("asked for")
+    source = database.get_node_from_key("asked for")
+    target = next(node for node in database.get_primaries() if node is not source)
+    names = [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (source, target)]
+    async with anyio.create_task_group() as tasks:
+        for node in (source, target):
+            for _ in range(4):
+                tasks.start_soon(node.execute_command, "PING")
+    try:
+        await target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
+        await source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
+        async with anyio.create_task_group() as tasks:
+            for i in range(20):
+                tasks.start_soon(execute, database, "SET", "asked for", i)
+        assert await execute(database, "GET", "asked for") is not None
+    finally:
+        await target.execute_command("ASKING")
+        await target.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+        await source.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+        await execute(database, "DEL", "asked for")
+        await source.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
+        await target.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
+        await database.aclose()
