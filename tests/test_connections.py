@@ -132,14 +132,21 @@ async def test_nodes_that_send_a_client_back_and_forth(cluster_url, settings):
         await database.aclose()
 
 
-class Garbled(Toxic):
-    """The first byte of what comes is another one, with which nothing in the protocol begins."""
+class Replaced(Toxic):
+    """Something else comes instead of each answer."""
+
+    def __init__(self, other):
+        self._other = other
 
     async def send(self, forward, data):
-        await forward(b"\xe0" + data[1:] if data else data)
+        await forward(self._other if data else data)
 
 
-async def test_what_is_no_answer_is_an_outage(database, settings):
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [(b"\xe0K\r\n", "connection"), (b"-MOVED garbled\r\n", "cluster"), (b"-ASK 1 host:port\r\n", "cluster")],
+)
+async def test_what_is_no_answer_is_an_outage(database, settings, other, code):
     """The connection is out of step or broken: it is not used again, and the next one is right."""
     async with Proxy(settings.redis_url) as proxy:
         through = msgspec.structs.replace(settings, redis_url=proxy.url)
@@ -158,9 +165,9 @@ async def test_what_is_no_answer_is_an_outage(database, settings):
                 (run, (blocking.delete, "m")),
                 (run, (blocking.write_many, two)),
             ):
-                with proxy.toxic(Garbled(), "downstream"), pytest.raises(UnavailableError) as raised:
+                with proxy.toxic(Replaced(other), "downstream"), pytest.raises(UnavailableError) as raised:
                     await call(*arguments)
-                assert raised.value.code == "connection"
+                assert raised.value.code == code
                 await call(*arguments)
             await anyio.to_thread.run_sync(blocking.close)
         await client.aclose()
