@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jiyi.errors import NotConfirmedError, SettingsError
+from jiyi.errors import NotConfirmedError, SettingsError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,12 @@ def command(settings: Settings) -> Command | None:
     return None
 
 
-def refuse(settings: Settings, error: ResponseError) -> SettingsError:
+def refuse(settings: Settings, error: ResponseError) -> SettingsError | UnavailableError:
     """Make the error for a server that cannot confirm in this way, from its answer to the command."""
+    if "replica instances" in str(error):  # it was the primary until now
+        return UnavailableError(
+            "Redis cannot do it now: it is a replica; writes go to the primary", 2.0, code="readonly"
+        )
     why = "its append-only file is off (CONFIG SET appendonly yes)"
     if "unknown command" in str(error):
         why = "it does not know WAITAOF, which came with Redis 7.2; Valkey has it"

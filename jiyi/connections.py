@@ -9,6 +9,7 @@ switch off: when a pipeline of the blocking cluster client breaks, it sends what
 from __future__ import annotations
 
 import re
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -47,7 +48,9 @@ _AWAY: tuple[tuple[type[Exception], str, float], ...] = (
     (exceptions.OutOfMemoryError, "oom", 10.0),
     (exceptions.ClusterError, "cluster", 2.0),  # also when nodes send a client back and forth
     (exceptions.TryAgainError, "cluster", 1.0),
+    (exceptions.AskError, "cluster", 2.0),  # and MOVED: the one server that a client knows is part of a cluster now
     (exceptions.ConnectionError, "connection", 1.0),  # also a pool that stays empty
+    (exceptions.InvalidResponse, "connection", 1.0),  # not RESP: a line that is broken, or out of step
     (OSError, "connection", 1.0),
 )
 """What the library raises when a server cannot answer now: our code for it, and when to ask again, in seconds."""
@@ -69,9 +72,11 @@ _AWAY_CODES = {
     "NOREPLICAS": ("noreplicas", 2.0),
     "CLUSTERDOWN": ("cluster", 2.0),
     "OOM": ("oom", 10.0),
+    "max": ("connection", 1.0),  # "max number of clients + cluster connections reached", to AUTH
 }
-"""The same by the first words of error replies for which the library has no class."""
-_CLUSTER_CLIENTS = (redis.asyncio.cluster.__name__, redis.cluster.__name__)
+"""The same by the first words of error replies for which the library has no class (it has taken away an ERR)."""
+_CLUSTER_CLIENTS = (redis.asyncio.cluster.__name__, redis.cluster.__name__, exceptions.__name__)
+"""Modules of the library that know of clusters; the last reads MOVED and ASK."""
 _EXPLAINED = {
     "loading": "it is loading its data",
     "readonly": "it is a replica; writes go to the primary",
@@ -97,12 +102,29 @@ class _Single(Redis):
         await super().aclose(close_connection_pool)
 
 
+class _LastFirst(deque[Any]):
+    """The free connections of a node, of which the one that came back last is taken first.
+
+    ASKING holds for the next command on its connection, but the library sends the two by way of the pool. It awaits
+    nothing in between, so nobody else comes before.
+    """
+
+    popleft = deque.pop
+
+
 class _Cluster(RedisCluster):
     """The same; closes its connections also after a failure, when the library takes the client for closed already."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.on_close: list[Callable[[], None]] = []
+
+    async def initialize(self, *arguments: Any, **options: Any) -> RedisCluster:
+        await super().initialize(*arguments, **options)
+        for node in self.nodes_manager.nodes_cache.values():
+            if not isinstance(node._free, _LastFirst):  # noqa: SLF001 - the library has no other place
+                node._free = _LastFirst(node._free, node.max_connections)  # noqa: SLF001
+        return self
 
     async def aclose(self) -> None:
         for close in self.on_close:
@@ -254,7 +276,9 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
         self.run_id = processes.run_ids[self.address] = found[1].decode() if found else ""
 
     def pack_command(self: Any, *arguments: Any) -> list[bytes]:
-        if self.run_id is not None and processes.run_ids[self.address] != self.run_id:
+        # In a cluster this comes before it is looked whether a connection has to be made first.
+        if self.is_connected and self.run_id is not None and processes.run_ids[self.address] != self.run_id:
+            self.mark_for_reconnect()
             raise exceptions.ConnectionError("another server process has taken over at this address")
         return connection.pack_command(self, *arguments)
 
@@ -336,6 +360,10 @@ def translated_errors() -> Iterator[None]:
     except exceptions.RedisClusterException:
         # Without the cause: its message may show the command, and so a memory.
         raise _unavailable("cluster", 2.0, "") from None
+    except (AttributeError, LookupError, ValueError, exceptions.DataError) as error:
+        if _stumbled(error):
+            raise _unavailable("cluster", 2.0, "") from error
+        raise
     except (exceptions.RedisError, OSError) as error:
         for kind, code, retry_after_s in _AWAY:
             if isinstance(error, kind):
@@ -343,19 +371,15 @@ def translated_errors() -> Iterator[None]:
         if isinstance(error, exceptions.ResponseError):
             word = str(error).partition(" ")[0]
             if word in _AWAY_CODES:
-                raise _unavailable(*_AWAY_CODES[word], word) from error
-        raise
-    except (AttributeError, LookupError) as error:
-        if _stumbled(error):
-            raise _unavailable("cluster", 2.0, "") from error
+                raise _unavailable(*_AWAY_CODES[word], type(error).__name__) from error
         raise
 
 
 def _stumbled(error: Exception) -> bool:
     """Whether the library's cluster client itself raised it.
 
-    It does not expect to meet a node or slot that it does not know: an ASK that names a node without slots, or a
-    command while another caller has it look for the nodes anew.
+    It does not expect to meet a node or slot that it does not know: an ASK that names a node without slots, a MOVED
+    that names only a port or that is garbled, or a command while another caller has it look for the nodes anew.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

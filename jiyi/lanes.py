@@ -63,8 +63,11 @@ class Lane(asyncio.Protocol):
     def ask(self, *command: Any) -> asyncio.Future[Any]:
         """Send a command, which must change nothing; gives the future of its answer.
 
-        The future raises `UnavailableError` when the connection ends or the answer takes too long.
+        The future raises `UnavailableError` when the connection ends or the answer takes too long. So does the call
+        when it has ended already: it may have been reset right behind the answer that opened it.
         """
+        if not self.is_open:
+            raise UnavailableError("Redis does not answer: ConnectionError")
         future: asyncio.Future[Any] = self._loop.create_future()
         deadline = self._loop.time() + self._timeout_s
         self._waiting.append((future, deadline))

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
-from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+import time
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -19,6 +22,7 @@ from prometheus_client.registry import REGISTRY
 from jiyi.conditions import CONDITIONS
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
     from jiyi.conditions import Condition
@@ -134,7 +138,33 @@ def render() -> bytes:
     return generate_latest(REGISTRY)
 
 
+_PATIENCE_S = 10
+"""What a scraper has for its request; each holds a thread and a descriptor meanwhile."""
+_PAUSE_S = 0.5
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each scraper: one that connects and says nothing holds up no other."""
+
+    daemon_threads = True
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; without a descriptor for it, pause: it waits there still, and would be tried at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_PAUSE_S)
+            raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep scrapers that leave, or never say what they want, out of the log."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 class _QuietHandler(WSGIRequestHandler):
+    timeout = _PATIENCE_S
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
         """Keep scrapes out of the log."""
 
@@ -145,6 +175,6 @@ def serve(host: str, port: int) -> Callable[[], None]:
     if MULTIPROCESS_VARIABLE in os.environ:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    server = make_server(host, port, make_wsgi_app(registry), handler_class=_QuietHandler)
+    server = make_server(host, port, make_wsgi_app(registry), _Server, _QuietHandler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server.shutdown

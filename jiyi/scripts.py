@@ -266,7 +266,7 @@ async def sweep_stream(database: Database, stream: str, group: str) -> list[Any]
     return reply
 
 
-async def remove_consumer(database: Database, stream: str, group: str, consumer: str, *, idle_ms: int) -> bool:
+async def remove_consumer(database: Database, stream: str, group: str, consumer: str | bytes, *, idle_ms: int) -> bool:
     """Remove a consumer that holds nothing and has been idle for `idle_ms`."""
     return bool(await call(database, "remove_consumer", [stream], [group, consumer, idle_ms]))
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 from conftest import free_port, start_server, stop_server
 
-from jiyi.errors import NotConfirmedError, SettingsError
+from jiyi.errors import NotConfirmedError, SettingsError, UnavailableError
 from jiyi.producer import Producer
 from jiyi.settings import Settings
 from jiyi.sync_producer import SyncProducer
@@ -111,6 +111,18 @@ async def test_what_a_replica_has_is_confirmed(tmp_path, kind):
             pass
         await use(kind, settings, "replicated", lambda producer: producer.write(id="m", content="x"))
         assert replica.xlen(settings.stream) == 1
+
+
+@pytest.mark.parametrize("confirm", ["replicated", "fsync"])
+async def test_a_primary_that_has_become_a_replica_is_no_wrong_setting(tmp_path, kind, confirm):
+    """As after a failover, until the address leads to the new one."""
+    with server_on(tmp_path / "p") as (primary, _), server_on(tmp_path / "r", *AOF) as (replica, settings):
+        replica.execute_command("REPLICAOF", "127.0.0.1", primary.connection_pool.connection_kwargs["port"])
+        if confirm == "fsync" and not knows_waitaof(replica):
+            pytest.skip("this server has no WAITAOF")
+        with pytest.raises(UnavailableError, match="it is a replica") as raised:
+            await use(kind, settings, confirm, lambda producer: producer.write(id="m", content="x"))
+        assert raised.value.code == "readonly"
 
 
 async def test_the_error_of_an_append_is_not_hidden_by_its_confirmation(tmp_path, kind):

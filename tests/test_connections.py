@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
-from conftest import wait_until
+import redis
+from conftest import free_port, start_server, stop_server, wait_until
 from redis.asyncio import Redis
 
-from jiyi.connections import connect, execute, server_of, translated_errors
+from faults.proxy import Proxy
+from faults.toxics import Toxic
+from jiyi import Producer, SyncProducer
+from jiyi.connections import connect, connect_blocking, execute, server_of, translated_errors
 from jiyi.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio
@@ -124,4 +129,192 @@ async def test_nodes_that_send_a_client_back_and_forth(cluster_url, settings):
         assert raised.value.code == "cluster"
     finally:
         await first.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
+        await database.aclose()
+
+
+class Replaced(Toxic):
+    """Something else comes instead of each answer."""
+
+    def __init__(self, other):
+        self._other = other
+
+    async def send(self, forward, data):
+        await forward(self._other if data else data)
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [(b"\xe0K\r\n", "connection"), (b"-MOVED garbled\r\n", "cluster"), (b"-ASK 1 host:port\r\n", "cluster")],
+)
+async def test_what_is_no_answer_is_an_outage(database, settings, other, code):
+    """The connection is out of step or broken: it is not used again, and the next one is right."""
+    async with Proxy(settings.redis_url) as proxy:
+        through = msgspec.structs.replace(settings, redis_url=proxy.url)
+        client = await connect(through)
+        async with Producer(settings=through) as producer:
+            blocking = await anyio.to_thread.run_sync(lambda: SyncProducer.connect(settings=through))
+
+            async def run(call, *arguments):
+                return await anyio.to_thread.run_sync(call, *arguments)
+
+            two = [{"id": "m", "content": "x"}, {"id": "n", "content": "x"}]
+            for call, arguments in (
+                (execute, (client, "GET", "key")),
+                (producer.delete, ("m",)),
+                (producer.write_many, (two,)),
+                (run, (blocking.delete, "m")),
+                (run, (blocking.write_many, two)),
+            ):
+                with proxy.toxic(Replaced(other), "downstream"), pytest.raises(UnavailableError) as raised:
+                    await call(*arguments)
+                assert raised.value.code == code
+                await call(*arguments)
+            await anyio.to_thread.run_sync(blocking.close)
+        await client.aclose()
+
+
+async def test_a_single_server_that_has_become_part_of_a_cluster(cluster_url):
+    """Its MOVED says nothing about the command: an event must not be given up for it."""
+    async with Redis.from_url(cluster_url, protocol=2) as client:
+        codes = set()
+        for i in range(20):
+            try:
+                assert await execute(client, "GET", f"key{i}") is None
+            except UnavailableError as error:
+                codes.add(error.code)
+        assert codes == {"cluster"}
+
+
+async def test_a_node_that_is_named_by_its_port_alone(cluster_url, settings):
+    """Such a MOVED leads nowhere, as far as the library can see."""
+    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
+    slot = database.keyslot("named by port")
+    first = database.get_node_from_key("named by port")
+    second = next(node for node in database.get_primaries() if node is not first)
+    names = [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (first, second)]
+    option = ("CONFIG", "SET", "cluster-preferred-endpoint-type")
+    try:
+        await first.execute_command(*option, "unknown-endpoint")
+        await first.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+        with pytest.raises(UnavailableError) as raised:
+            await execute(database, "GET", "named by port")
+        assert raised.value.code == "cluster"
+    finally:
+        await first.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
+        await first.execute_command(*option, "ip")
+        await database.aclose()
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A cluster of one node: how to start it (again), a client of its own, and its URL."""
+    port = free_port()
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    processes = []
+
+    def start():
+        if processes:
+            processes[-1].kill()
+            processes[-1].wait()
+        processes.append(start_server(tmp_path, port, *options))
+        while b"cluster_state:ok" not in own.execute_command("CLUSTER", "INFO"):
+            pass
+
+    with redis.Redis(port=port, protocol=2) as own:
+        processes.append(start_server(tmp_path, port, *options))
+        own.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+        processes[-1].kill()
+        processes[-1].wait()
+        start()
+        yield start, own, f"redis://127.0.0.1:{port}"
+        stop_server(processes[-1])
+
+
+@pytest.mark.parametrize("kind", ["command", "pipeline"])
+async def test_a_node_that_is_started_again_is_used_on_every_connection(node, settings, kind):
+    """One of them learns first that another process answers now; the others connect anew as well."""
+    start, _, url = node
+    database = await connect(msgspec.structs.replace(settings, redis_url=url, max_pool=8))
+    answers = 0
+
+    async def use():
+        nonlocal answers
+        with translated_errors():
+            if kind == "command":
+                assert await database.get("key") is None
+            else:
+                assert await database.pipeline().get("key").get("key").execute() == [None, None]
+        answers += 1
+
+    async def all_at_once():
+        nonlocal answers
+        answers = 0
+
+        async def try_it():
+            try:
+                await use()
+            except UnavailableError:
+                return
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(try_it)
+        return answers == 8
+
+    for _ in range(3):
+        assert await all_at_once()
+        await anyio.to_thread.run_sync(start)
+        await wait_until(all_at_once, "all connections are used again", timeout_s=5)
+    await database.aclose()
+
+
+async def test_a_node_of_a_cluster_that_takes_no_more_clients(node, settings):
+    """It says so in other words than a single server, and to AUTH."""
+    _, own, url = node
+    own.config_set("requirepass", "secret")
+    own.execute_command("AUTH", "secret")
+    limited = msgspec.structs.replace(settings, redis_url=url.replace("//", "//:secret@"))
+    database = await connect(limited)
+    try:
+        own.config_set("maxclients", 1)
+        own.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        for _ in range(5):
+            with pytest.raises(UnavailableError) as raised:
+                await execute(database, "GET", "key")
+            assert raised.value.code in {"connection", "cluster"}
+        with pytest.raises(UnavailableError):
+            await connect(limited)
+        with pytest.raises(UnavailableError):
+            await anyio.to_thread.run_sync(connect_blocking, limited)
+    finally:
+        own.config_set("maxclients", 1_000)
+        own.config_set("requirepass", "")
+    await database.aclose()
+
+
+async def test_a_slot_on_its_way_is_served_at_its_new_place(cluster_url, settings):
+    """ASK holds for the next command of a connection only, so both must go on the same of many."""
+    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
+    slot = database.keyslot("asked for")
+    source = database.get_node_from_key("asked for")
+    target = next(node for node in database.get_primaries() if node is not source)
+    names = [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (source, target)]
+    async with anyio.create_task_group() as tasks:
+        for node in (source, target):
+            for _ in range(4):
+                tasks.start_soon(node.execute_command, "PING")
+    try:
+        await target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
+        await source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
+        async with anyio.create_task_group() as tasks:
+            for i in range(20):
+                tasks.start_soon(execute, database, "SET", "asked for", i)
+        assert await execute(database, "GET", "asked for") is not None
+    finally:
+        await target.execute_command("ASKING")
+        await target.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+        await source.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+        await execute(database, "DEL", "asked for")
+        await source.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
+        await target.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
         await database.aclose()

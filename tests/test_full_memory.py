@@ -8,13 +8,17 @@ import redis
 from conftest import FAST, free_port, running, start_server, stop_server, wait_until
 
 from jiyi import keys
+from jiyi.analysis import Analyzer
 from jiyi.check import check
 from jiyi.connections import connect
 from jiyi.errors import UnavailableError
+from jiyi.index import IndexWriter
 from jiyi.producer import Producer
 from jiyi.settings import Settings
 from jiyi.streams import EventStream
 from jiyi.sync_producer import SyncProducer
+from jiyi_workers.pipeline import Pipeline
+from jiyi_workers.relief import Relief
 
 pytestmark = pytest.mark.anyio
 
@@ -101,4 +105,24 @@ async def test_expired_memories_are_removed_from_a_full_server(own):
         await wait_until(empty, "the expired memories are gone")
     assert (await check(database, ["default"]))[0].ok
     assert (await stream.state(0)).pending == 0
+    await database.aclose()
+
+
+async def test_a_damaged_namespace_does_not_keep_deletes_of_others_back(own):
+    """Relief passes it by; its own deletes wait for their turn."""
+    _, settings = own
+    database = await connect(settings)
+    analyzer = Analyzer()
+    stream, writer = EventStream(database, settings.stream, settings.group), IndexWriter(database, analyzer.fingerprint)
+    async with Producer(settings=settings) as producer:
+        for ns in ("bad", "good"):
+            await producer.write(id="m", ns=ns, content="x")
+        await stream.ensure_group()
+        await Pipeline(database, stream, analyzer, settings).process(await stream.read_new("worker", 10, 1))
+        for ns in ("bad", "worse", "good"):
+            await producer.delete("m", ns=ns)
+    await database.hset(keys.stats_key("bad"), "epoch", b"\xff")
+    await database.set(keys.stats_key("worse"), "of the wrong type")
+    assert await Relief(stream, writer, settings).step()
+    assert await database.hget(keys.memory_key("good", "m"), "deleted_at")
     await database.aclose()

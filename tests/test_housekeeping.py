@@ -80,3 +80,12 @@ async def test_a_dead_letter_that_is_older_than_deletes_can_still_be_replayed(
     for _ in range(2):
         await housekeeping.sweep()
     assert not await database.exists(keys.memory_key("default", "deleted"))
+
+
+async def test_names_that_are_no_text_stop_nobody(database, stream, housekeeping, settings):
+    """A consumer and a namespace of somebody else: the one is removed like ours, in the other there is nothing."""
+    await database.sadd(keys.NAMESPACES, b"\xff")
+    await database.xgroup_createconsumer(settings.stream, settings.group, b"\xff")
+    housekeeping._consumer_idle_ms = -1
+    await housekeeping.sweep()
+    assert await stream.consumers() == []

@@ -63,6 +63,18 @@ async def test_the_answer_to_a_caller_who_has_left_goes_to_nobody(database):
     assert lane_of(database, "key0") is lane, "the connection is still in order"
 
 
+async def test_a_lane_that_has_ended_takes_no_more_questions(either):
+    """It may end between its opening and its first question: that is an outage, and not a broken event loop."""
+    await ask(either, "key", "GET", "key")
+    lane = lane_of(either, "key")
+    lane.close()
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            lane.ask("GET", "key")
+        await anyio.sleep(0.01)
+    assert await ask(either, "key", "GET", "key") is None
+
+
 async def test_what_the_server_refuses_is_raised_and_the_lane_stays_open(either):
     await either.set("text", "x")
     with pytest.raises(ResponseError, match="WRONGTYPE"):

@@ -452,3 +452,23 @@ async def test_the_pause_between_tries_is_bounded_however_long_the_outage(settin
     worker.stop()  # so that the pause itself is not waited for
     await worker._back_off(UnavailableError("away"))
     assert worker._failures == 5_001
+
+
+async def test_workers_wait_for_a_stream_whose_key_somebody_has_taken(database, stream, settings):
+    """At the start and while they read: nothing that the server refuses ends a worker."""
+    await database.set(settings.stream, "of the wrong type")
+
+    async def applied():
+        return await database.hget(keys.memory_key("default", "m"), "entry")
+
+    with running("jiyi_workers", settings, 1) as workers:
+        for _ in range(2):
+            await anyio.sleep(1)
+            assert [worker.poll() for worker in workers] == [None]
+            await database.flushdb()
+            async with Producer(settings=settings) as producer:
+                await producer.write(id="m", content="x")
+            await wait_until(applied, "the event is applied", timeout_s=40)
+            await database.flushdb()
+            await database.set(settings.stream, "of the wrong type")
+        assert [worker.poll() for worker in workers] == [None]

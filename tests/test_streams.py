@@ -191,3 +191,20 @@ async def test_nothing_is_acknowledged_before_it_is_applied(either, stream, sett
     assert await stream.deliveries(entry) == 1
     assert (await stream.state(0)).pending == 1
     assert await either.hget("stats:{good}", "docs") == b"1"
+
+
+async def test_a_letter_that_cannot_be_filed_leaves_its_entry_pending(either, stream, settings):
+    """Somebody has taken the key of the dead letters: the others are applied, and the worker lives."""
+    await stream.ensure_group()
+    bad = await either.xadd(stream.name, {"event": "write", "id": "m", "ns": "default"})
+    await either.xadd(stream.name, {"event": "write", "id": "m", "ns": "good", "content": "x"})
+    await either.set("dead:{default}", "of the wrong type")
+    pipeline = Pipeline(either, stream, Analyzer(), settings)
+    await pipeline.process(await stream.read_new("c", 10, 10))
+    assert await either.hget("stats:{good}", "docs") == b"1"
+    assert (await stream.state(0)).pending == 1
+    await either.delete("dead:{default}")
+    await pipeline.process(await stream.read_own("c", 10))
+    assert (await stream.state(0)).pending == 0
+    assert len(await either.xrange("dead:{default}")) == 1
+    assert await stream.deliveries(bad.decode()) == 0

@@ -11,6 +11,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from jiyi import keys, scripts
+from jiyi.connections import translated_errors
 from jiyi.errors import InvalidEventError, UnavailableError
 from jiyi.events import decode_event, identify, parse_entry
 from jiyi.logs import get_logger
@@ -166,9 +167,11 @@ class Wakeups:
     async def _listen(self) -> None:
         pubsub = self._database.pubsub(ignore_subscribe_messages=True)
         try:
-            await pubsub.psubscribe(keys.APPLIED_PATTERN)
+            with translated_errors():  # in a cluster it has to find a node, with all that can come of that
+                await pubsub.psubscribe(keys.APPLIED_PATTERN)
             while self._waiters:
-                message = await pubsub.get_message(timeout=1.0)
+                with translated_errors():
+                    message = await pubsub.get_message(timeout=1.0)
                 if message is not None:
                     # Anybody may publish anything under this name.
                     channel, ids = (message[part].decode(errors="replace") for part in ("channel", "data"))

@@ -120,9 +120,8 @@ class Service:
         await anyio.to_thread.run_sync(ranker.warm_up)
         scripts.load_all()
         self._kernel = ranker.name
-        database = await self._connected(stack)
+        database, producer = await self._connected(stack)
         stream = EventStream(database, settings.stream, settings.group)
-        producer = await stack.enter_async_context(Producer(settings=settings))
         replays = Replays(database, settings.stream, settings.max_backlog)
         readiness = ReadinessReader(database, stream, settings.max_content_bytes)
         snapshots = SnapshotReader(
@@ -150,7 +149,7 @@ class Service:
         log.info("reader_started", analyzer=analyzer.fingerprint, kernel=ranker.name)
         await readiness.wakeups.run()
 
-    async def _connected(self, stack: AsyncExitStack) -> Database:
+    async def _connected(self, stack: AsyncExitStack) -> tuple[Database, Producer]:
         while True:
             try:
                 async with AsyncExitStack() as attempt:
@@ -158,8 +157,9 @@ class Service:
                     attempt.push_async_callback(database.aclose)
                     for condition in await check_server(database):
                         log.warning("server_condition", condition=condition.name, message=condition.message)
+                    producer = await attempt.enter_async_context(Producer(settings=self.settings))
                     stack.push_async_exit(attempt.pop_all())
-                    return database
+                    return database, producer
             except (JiyiError, RedisError) as error:  # RedisError: not allowed to ask, and the like
                 self._trouble = str(error)
                 self._tried.set()

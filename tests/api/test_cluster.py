@@ -8,6 +8,7 @@ from jiyi import keys
 from jiyi.connections import connect
 from jiyi.settings import Settings
 from jiyi.streams import EventStream
+from jiyi_api.readiness import Wakeups
 from jiyi_workers.pipeline import Pipeline
 
 pytestmark = pytest.mark.anyio
@@ -126,3 +127,21 @@ async def test_dead_letters_are_listed_shown_replayed_and_dropped_on_a_cluster(d
         assert reader.request("DELETE", f"/dead?all=true&ns={ns}").body["count"] == 3
         assert listed(ns) == []
         assert (await database.hlen(keys.failed_key(ns)), await database.hlen(keys.letters_key(ns))) == (0, 0)
+
+
+async def test_wakeups_live_through_a_time_in_which_no_node_is_known(database):
+    """As while nodes are replaced: who waits looks by themselves meanwhile, and is woken again after."""
+    wakeups = Wakeups(database)
+    known = dict(database.nodes_manager.slots_cache)
+    database.nodes_manager.slots_cache.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wakeups.run)
+        with wakeups.listening("a", ["m"]) as woken:
+            await anyio.sleep(0.4)
+            database.nodes_manager.slots_cache.update(known)
+            with anyio.move_on_after(10) as patience:
+                while not woken._event.is_set():
+                    await database.execute_command("PUBLISH", keys.applied_channel("a"), "m")
+                    await anyio.sleep(0.01)
+            assert not patience.cancelled_caught
+        tasks.cancel_scope.cancel()

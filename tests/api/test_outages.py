@@ -6,16 +6,22 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 
 import anyio
+import msgspec
 import pytest
 import redis
 from conftest import free_port, start_server, stop_server, wait_until
 
 from api.conftest import Index, running_reader
+from faults.proxy import Proxy
 from jiyi.connections import connect
+from jiyi.errors import UnavailableError
 from jiyi.index import IndexWriter
 from jiyi.settings import Settings
+from jiyi_api.service import Service
 
 pytestmark = pytest.mark.anyio
 
@@ -290,3 +296,21 @@ async def test_sigterm_ends_the_process_in_peace(server, tmp_path):
         reader.process.terminate()
         assert reader.process.wait(15) in (0, -signal.SIGTERM)
         assert "Traceback" not in reader.log.read_text()
+
+
+async def test_a_line_that_breaks_at_any_moment_of_the_start(server):
+    """The reader tries again until it has everything; it does not end."""
+    for nth in count(1):
+        async with Proxy(f"redis://127.0.0.1:{server.port}") as proxy:
+            service = Service(msgspec.structs.replace(server.settings, redis_url=proxy.url))
+            point = proxy.failpoint("INFO", do="reset", nth=nth)
+
+            async def started(service=service):
+                with suppress(UnavailableError):
+                    return service.parts
+
+            async with service.running():
+                await wait_until(started, "the reader has started")
+        if not point.hits:
+            break
+    assert nth > 3

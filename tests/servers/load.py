@@ -20,19 +20,20 @@ WORDS = ("redis", "超时", "连接池", "ERR_CONN_RESET", "v1.2.3", "张工", "
 
 
 class Load:
-    """Writes, rewrites and deletes memories of a namespace, one after the other.
+    """Writes, rewrites and deletes memories of a namespace, one after the other; `deletes` is the part of the last.
 
     What is refused, or has no answer, is repeated until it is accepted, so the newest event of each memory is known:
     `expected` has its content, None for a delete. `accepted` lists (entry, id, content) of all; `settled` lists (id,
     entry, token) of memories that are written only once, each with a token that no other has.
     """
 
-    def __init__(self, settings, ns, *, seed=0, pause_s=0.0):
+    def __init__(self, settings, ns, *, seed=0, pause_s=0.0, deletes=0.2):
         self.settings, self.ns = settings, ns
         self.accepted, self.expected, self.settled = [], {}, []
         self.refusals = Counter()
         self._dice = random.Random(seed)
         self._pause_s = pause_s
+        self._deletes = deletes
         self._number = 0
 
     async def run(self, count):
@@ -56,7 +57,7 @@ class Load:
             self.settled.append((f"once-{number}", entry, token))
             return
         memory_id = f"m{dice.randrange(60)}"
-        if dice.random() < 0.2:
+        if dice.random() < self._deletes:
             accepted = await self._accepted(producer.delete, memory_id, ns=self.ns)
             self._note(accepted.entry, memory_id, None)
         else:

@@ -93,7 +93,8 @@ class Housekeeping:
     async def _next_namespaces(self) -> list[str]:
         reply = await execute(self._database, "SSCAN", keys.NAMESPACES, self._cursor, "COUNT", _NAMESPACES_PER_SWEEP)
         self._cursor = int(reply[0])
-        return [raw.decode() for raw in reply[1]]
+        # A name that is no text is not ours: no namespace has it, nor what is made of it.
+        return [raw.decode(errors="replace") for raw in reply[1]]
 
     async def _expire(self, ns: str, now_ms: int) -> None:
         """Delete what has expired, under its own version: a newer write of the memory wins."""
@@ -134,7 +135,10 @@ class Housekeeping:
     async def _drop_consumers(self) -> None:
         for consumer in await self._stream.consumers():
             if consumer["pending"] == 0 and consumer["idle"] > self._consumer_idle_ms:
-                name = consumer["name"].decode()
                 await scripts.remove_consumer(
-                    self._database, self._stream.name, self._settings.group, name, idle_ms=self._consumer_idle_ms
+                    self._database,
+                    self._stream.name,
+                    self._settings.group,
+                    consumer["name"],
+                    idle_ms=self._consumer_idle_ms,
                 )

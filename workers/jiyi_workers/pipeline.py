@@ -81,8 +81,20 @@ class Pipeline:
             raise failures[0]
 
     async def bury(self, entry: Entry, code: str, reason: str, deliveries: int = 1) -> None:
-        """File an entry as dead letter and acknowledge it. One that has been applied before is only acknowledged."""
+        """File an entry as dead letter and acknowledge it. One that has been applied before is only acknowledged.
+
+        Where the server refuses that (a damaged namespace, a group that is gone), the entry stays pending.
+        """
         ns, memory_id = identify(entry.fields)
+        try:
+            await self._file(entry, ns, memory_id, code, reason, deliveries)
+        except ResponseError as error:
+            log.exception("letter_refused", ns=ns, error=str(error), entry=entry.id)
+            metrics.WORKER_ERRORS.labels("refused").inc()
+
+    async def _file(  # noqa: PLR0913 - what `bury` was given, and whose it is
+        self, entry: Entry, ns: str, memory_id: str | None, code: str, reason: str, deliveries: int
+    ) -> None:
         await execute(self._database, "SADD", keys.NAMESPACES, ns)  # or nobody would find letters where nothing else is
         version = version_of(entry.id, entry.fields)
         filing = await scripts.dead_letter(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from jiyi.errors import InvalidEventError
+from redis.exceptions import ResponseError
+
+from jiyi.errors import CorruptIndexError, InvalidEventError
 from jiyi.events import decode_event
 from jiyi.packing import Change
 
@@ -44,7 +47,8 @@ class Relief:
             if event.memory is None:
                 deletes.setdefault(event.ns, []).append(Change(id=event.id, version=event.version, memory=None))
         for ns, changes in deletes.items():
-            await self._writer.apply(ns, changes)
+            with suppress(ResponseError, CorruptIndexError):  # a damaged namespace: in their turn
+                await self._writer.apply(ns, changes)
         if entries:
             self._after = entries[-1].id
         return len(entries)

@@ -95,7 +95,7 @@ class Worker:
                 raise _StoppedEarly
             try:
                 database = await connect(self._settings, block_ms=block_ms)
-            except UnavailableError as error:
+            except (UnavailableError, ResponseError) as error:
                 await self._back_off(error)
             else:
                 stack.push_async_callback(database.aclose)
@@ -106,7 +106,7 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 found = await check_server(database)
-            except UnavailableError as error:
+            except (UnavailableError, ResponseError) as error:
                 await self._back_off(error)
             else:
                 for condition in found:
@@ -142,11 +142,12 @@ class Worker:
             self._recover = True
             await self._back_off(error)
         except ResponseError as error:
-            if str(error).partition(" ")[0] not in _GROUP_IS_GONE:
-                raise
-            log.warning("group_missing", stream=settings.stream, group=settings.group)
+            if gone := str(error).partition(" ")[0] in _GROUP_IS_GONE:
+                log.warning("group_missing", stream=settings.stream, group=settings.group)
+            self._recover = True
             await self._back_off(error)
-            await self._ensure_group(missing=True)
+            if gone:
+                await self._ensure_group(missing=True)
         else:
             self._failures = 0
             if recovering:
@@ -244,7 +245,7 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 found = await self._stream.ensure_group()
-            except UnavailableError as error:
+            except (UnavailableError, ResponseError) as error:
                 await self._back_off(error)
                 continue
             if found is Group.AGAIN or (missing and found is Group.NEW):
