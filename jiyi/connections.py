@@ -8,7 +8,6 @@ switch off: when a pipeline of the blocking cluster client breaks, it sends what
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,19 +15,17 @@ from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.lowlevel
-import hiredis
 import redis
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from jiyi.connection_classes import ServerProcesses, identifying, noticing_resets, packing_in_c
 from jiyi.errors import ServerNotFoundError, SettingsError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from redis.asyncio.connection import AbstractConnection
 
     from jiyi.settings import Settings
 
@@ -231,13 +228,6 @@ def _connecting() -> Iterator[None]:
             ) from None
 
 
-class ServerProcesses:
-    """The server process that was last met at each address, by the run id that it chose when it started."""
-
-    def __init__(self) -> None:
-        self.run_ids: dict[str, str] = {}
-
-
 _PROCESSES: WeakKeyDictionary[Database, ServerProcesses] = WeakKeyDictionary()
 
 
@@ -257,71 +247,6 @@ def server_of(database: Database, key: str) -> str:
     with translated_errors():
         node = database.get_node_from_key(key)
     return f"{node.name} {processes.get(node.name, '')}" if node else ""
-
-
-def identifying(connection: type[AbstractConnection], processes: ServerProcesses) -> type[AbstractConnection]:
-    """Derive a connection class that learns which server process it talks to, and refuses when there is a newer one.
-
-    After a failover behind one address the old server may live on: a connection to it must not be used beside
-    connections to the new one.
-    """
-
-    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
-        self.run_id = None  # while the connection is made, its commands pass
-        await connection.on_connect_check_health(self, check_health=check_health)
-        await self.send_command("INFO", "server", check_health=False)
-        info = await self.read_response()
-        found = re.search(rb"^run_id:(\w+)", info, re.MULTILINE)
-        self.address = self.path if hasattr(self, "path") else f"{self.host}:{self.port}"
-        self.run_id = processes.run_ids[self.address] = found[1].decode() if found else ""
-
-    def pack_command(self: Any, *arguments: Any) -> list[bytes]:
-        # In a cluster this comes before it is looked whether a connection has to be made first.
-        if self.is_connected and self.run_id is not None and processes.run_ids[self.address] != self.run_id:
-            self.mark_for_reconnect()
-            raise exceptions.ConnectionError("another server process has taken over at this address")
-        return connection.pack_command(self, *arguments)
-
-    methods = {"on_connect_check_health": on_connect_check_health, "pack_command": pack_command, "run_id": None}
-    return type(connection.__name__, (connection,), methods)
-
-
-def noticing_resets(connection: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Derive a connection class that notices when it was reset while nobody used it, or closed while somebody did.
-
-    The library looks for an orderly end only, and would write to the closed transport. There uvloop raises what is no
-    connection error to anybody, and a worker would die of it. And when one caller learns that a cluster is down, the
-    library closes the connections of all the others, who would then write to no transport at all.
-    """
-
-    def is_gone(self: Any) -> bool:
-        return self._writer is None or self._writer.is_closing()
-
-    async def can_read(self: Any) -> bool:  # true means to the pool: not fit for use, connect anew
-        return bool(is_gone(self) or await connection.can_read(self))
-
-    async def _send_packed_command(self: Any, command: Any) -> None:
-        if is_gone(self):
-            raise ConnectionResetError("the connection was reset or closed")
-        await connection._send_packed_command(self, command)  # noqa: SLF001 - the library has no other place
-
-    return type(connection.__name__, (connection,), {f.__name__: f for f in (can_read, _send_packed_command)})
-
-
-def packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Derive a connection class that packs commands with hiredis.
-
-    The asyncio client packs in Python, at about a microsecond an argument: for a batch of thousands of postings
-    that is more than the analysis of its texts. The synchronous client uses hiredis by itself.
-    """
-
-    def pack_command(_self: AbstractConnection, *arguments: str | bytes | float) -> list[bytes]:
-        command = arguments[0]
-        if isinstance(command, str) and " " in command:  # "CONFIG GET" is two words on the wire
-            arguments = (*command.split(), *arguments[1:])
-        return [hiredis.pack_command(arguments)]  # type: ignore[arg-type] # the stub says a tuple of one
-
-    return type(connection.__name__, (connection,), {"pack_command": pack_command})
 
 
 def _with_raw_streams(client: Database) -> Database:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX = "JIYI_"
+_MOST_NICE = 19
 
 
 def default_data_dir() -> Path:
@@ -49,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     confirm: Literal["accepted", "fsync", "replicated"] = "accepted"  # what a write waits for, beyond the stream
     confirm_ms: int = 1_000  # how long it waits for that
     drain_ms: int = 10_000  # how long a stopping process may finish what it holds
+    worker_nice: int = 10  # niceness of workers, 0 to 19: on a busy machine the server and the readers go first
     max_content_bytes: int = 65_536  # largest content of one memory, in UTF-8
     max_terms: int = 10_000  # most distinct terms of one memory
     max_query_bytes: int = 4_096  # longest question, in UTF-8
@@ -95,7 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def validate(self) -> None:
         """Raise `SettingsError` where a number is out of its range or two settings contradict each other."""
-        may_be_zero = {"redis_port", "metrics_port", "max_backlog"}
+        may_be_zero = {"redis_port", "metrics_port", "max_backlog", "worker_nice"}
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -105,7 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("redis_port", "api_port", "metrics_port"):
             if getattr(self, name) > 65_535:  # noqa: PLR2004 - the largest TCP port
                 raise SettingsError(f"{PREFIX}{name.upper()} is {getattr(self, name)}; a port is at most 65535")
-
+        if self.worker_nice > _MOST_NICE:
+            raise SettingsError(f"{PREFIX}WORKER_NICE is {self.worker_nice}; niceness is at most {_MOST_NICE}")
         if self.confirm != "accepted" and self.confirm_ms >= self.redis_timeout_ms:
             raise SettingsError(
                 f"{PREFIX}CONFIRM_MS is {self.confirm_ms}; it must be below {PREFIX}REDIS_TIMEOUT_MS "

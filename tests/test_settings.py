@@ -34,6 +34,8 @@ def test_values_are_read_by_kind():
         ("JIYI_BATCH", "many", "whole number"),
         ("JIYI_BATCH", "0", "at least 1"),
         ("JIYI_API_PORT", "70000", "at most 65535"),
+        ("JIYI_WORKER_NICE", "20", "at most 19"),
+        ("JIYI_WORKER_NICE", "-1", "at least 0"),
         ("JIYI_HAN_BIGRAMS", "perhaps", "1 or 0"),
         ("JIYI_SEGMENTER", "thulac", "rjieba, jieba"),
         ("JIYI_BACH", "16", r"not a setting .* did you mean JIYI_BATCH\? .* docs/reference\.md"),

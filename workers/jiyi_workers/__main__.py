@@ -13,6 +13,7 @@ from jiyi import metrics
 from jiyi.errors import JiyiError
 from jiyi.logs import configure, get_logger
 from jiyi.settings import Settings
+from jiyi_workers.priority import stand_back
 from jiyi_workers.worker import Worker
 
 EX_CONFIG = 78
@@ -60,6 +61,7 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         configure(settings)
+        stand_back(settings.worker_nice)
         if settings.metrics_port:
             metrics.serve("0.0.0.0", settings.metrics_port)  # noqa: S104 - scraped from other hosts
         return anyio.run(_run, settings, backend_options={"use_uvloop": True})
