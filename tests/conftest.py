@@ -37,8 +37,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("patient")
 
-FAST = {"claim_idle_ms": 400, "document_timeout_ms": 350, "sweep_ms": 100, "block_ms": 200}
-"""Settings of workers that take over soon what another one held; no text of a test takes long to analyse."""
+FAST = {"claim_idle_ms": 400, "document_timeout_ms": 350, "sweep_ms": 100, "block_ms": 200, "worker_nice": 0}
+"""Settings of workers that take over soon what another one held; no text of a test takes long to analyse, unless the
+worker stands back behind the tests."""
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from contextlib import AsyncExitStack
@@ -103,4 +104,5 @@ async def test_poison_and_workers_that_are_started_again(ledger, database, setti
 
         await wait_until(both_are_back, "two workers are there again")
     assert supervisor.returncode == 0
-    assert log.read_text().count(f"code {-signal.SIGKILL}") == DELIVERIES
+    ended = [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "child_exited"]
+    assert [line["code"] for line in ended] == [-signal.SIGKILL] * DELIVERIES

@@ -6,6 +6,7 @@ In each test a load goes on during the condition. Afterwards nothing is lost, do
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -18,9 +19,17 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def loaded(service, client, load, count=300):
-    """A load that is watched and goes on over the context; in the end everything must have its effect."""
+    """A load that is watched and goes on over the context; in the end everything must have its effect.
+
+    When it begins, some of it can be found: afterwards, workers may not be able to apply anything.
+    """
+
+    async def some_is_found():
+        return await in_thread(partial(service.reader.found, "redis", ns=load.ns))
+
     with watching(service.reader, load) as watch:
         await load.run(100)
+        await wait_until(some_is_found, "the first memories are found")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(load.run, count)
             yield watch
