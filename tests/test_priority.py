@@ -45,3 +45,16 @@ def test_the_session_follows_only_its_leader():
     _, joined = stood_back(7, leads=False)
     assert led == ("none" if own_group() == "none" else "7")
     assert joined == own_group()
+
+
+def test_a_worker_has_the_niceness_of_its_setting():
+    """From its start, while it still looks for its server: nobody listens on that port."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JIYI_")}
+    environment |= {"JIYI_REDIS_URL": "redis://127.0.0.1:1", "JIYI_WORKER_NICE": "17"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "jiyi_workers"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert "redis_unavailable" in worker.stderr.readline()
+        niceness = os.getpriority(os.PRIO_PROCESS, worker.pid)
+        worker.terminate()
+    assert niceness == max(17, os.getpriority(os.PRIO_PROCESS, 0))
