@@ -82,54 +82,56 @@ async def test_connections_are_closed_while_others_use_them(kind_of_settings):
     await shared.aclose()
 
 
-async def test_a_slot_on_its_way_to_a_node_that_is_not_known_yet(cluster_url, settings):
+@pytest.fixture
+async def cluster(cluster_url, settings):
+    client = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
+    yield client
+    await client.aclose()
+
+
+async def slot_of(cluster, key):
+    """Give the slot of a key, the node that has it, another one, and the names of both."""
+    slot, first = cluster.keyslot(key), cluster.get_node_from_key(key)
+    second = next(node for node in cluster.get_primaries() if node is not first)
+    return slot, first, second, [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (first, second)]
+
+
+async def test_a_slot_on_its_way_to_a_node_that_is_not_known_yet(cluster):
     """Redis answers ASK with the node's address, the library does not find it: the cluster cannot do it now."""
-    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
-    slot = database.keyslot("on its way")
-    source = database.get_node_from_key("on its way")
-    target = next(node for node in database.get_primaries() if node is not source)
-    names = [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (source, target)]
-    known = database.nodes_manager.nodes_cache
+    slot, source, target, names = await slot_of(cluster, "on its way")
+    known = cluster.nodes_manager.nodes_cache
     try:
         await target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
         await source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
-        assert await execute(database, "GET", "on its way") is None, "the library asks the node that it knows"
+        assert await execute(cluster, "GET", "on its way") is None, "the library asks the node that it knows"
         del known[target.name]
         with pytest.raises(UnavailableError) as raised:
-            await execute(database, "GET", "on its way")
+            await execute(cluster, "GET", "on its way")
         assert raised.value.code == "cluster"
     finally:
         known[target.name] = target
         for node in (source, target):
             await node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
-        await database.aclose()
 
 
-async def test_a_slot_that_the_client_does_not_know(cluster_url, settings):
-    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
-    database.nodes_manager.slots_cache.clear()
+async def test_a_slot_that_the_client_does_not_know(cluster):
+    cluster.nodes_manager.slots_cache.clear()
     with pytest.raises(UnavailableError):
-        await execute(database, "GET", "key")
+        await execute(cluster, "GET", "key")
     with pytest.raises(UnavailableError):
-        server_of(database, "key")
-    await database.aclose()
+        server_of(cluster, "key")
 
 
-async def test_nodes_that_send_a_client_back_and_forth(cluster_url, settings):
+async def test_nodes_that_send_a_client_back_and_forth(cluster):
     """The first says that the second has the slot, and the second that the first has it: the library gives up."""
-    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
-    slot = database.keyslot("back and forth")
-    first = database.get_node_from_key("back and forth")
-    second = next(node for node in database.get_primaries() if node is not first)
-    names = [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (first, second)]
+    slot, first, _, names = await slot_of(cluster, "back and forth")
     try:
         await first.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
         with pytest.raises(UnavailableError) as raised:
-            await execute(database, "GET", "back and forth")
+            await execute(cluster, "GET", "back and forth")
         assert raised.value.code == "cluster"
     finally:
         await first.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
-        await database.aclose()
 
 
 class Replaced(Toxic):
@@ -185,24 +187,19 @@ async def test_a_single_server_that_has_become_part_of_a_cluster(cluster_url):
         assert codes == {"cluster"}
 
 
-async def test_a_node_that_is_named_by_its_port_alone(cluster_url, settings):
+async def test_a_node_that_is_named_by_its_port_alone(cluster):
     """Such a MOVED leads nowhere, as far as the library can see."""
-    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
-    slot = database.keyslot("named by port")
-    first = database.get_node_from_key("named by port")
-    second = next(node for node in database.get_primaries() if node is not first)
-    names = [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (first, second)]
+    slot, first, _, names = await slot_of(cluster, "named by port")
     option = ("CONFIG", "SET", "cluster-preferred-endpoint-type")
     try:
         await first.execute_command(*option, "unknown-endpoint")
         await first.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
         with pytest.raises(UnavailableError) as raised:
-            await execute(database, "GET", "named by port")
+            await execute(cluster, "GET", "named by port")
         assert raised.value.code == "cluster"
     finally:
         await first.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
         await first.execute_command(*option, "ip")
-        await database.aclose()
 
 
 @pytest.fixture
@@ -292,13 +289,9 @@ async def test_a_node_of_a_cluster_that_takes_no_more_clients(node, settings):
     await database.aclose()
 
 
-async def test_a_slot_on_its_way_is_served_at_its_new_place(cluster_url, settings):
+async def test_a_slot_on_its_way_is_served_at_its_new_place(cluster):
     """ASK holds for the next command of a connection only, so both must go on the same of many."""
-    database = await connect(msgspec.structs.replace(settings, redis_url=cluster_url))
-    slot = database.keyslot("asked for")
-    source = database.get_node_from_key("asked for")
-    target = next(node for node in database.get_primaries() if node is not source)
-    names = [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (source, target)]
+    slot, source, target, names = await slot_of(cluster, "asked for")
     async with anyio.create_task_group() as tasks:
         for node in (source, target):
             for _ in range(4):
@@ -308,13 +301,12 @@ async def test_a_slot_on_its_way_is_served_at_its_new_place(cluster_url, setting
         await source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
         async with anyio.create_task_group() as tasks:
             for i in range(20):
-                tasks.start_soon(execute, database, "SET", "asked for", i)
-        assert await execute(database, "GET", "asked for") is not None
+                tasks.start_soon(execute, cluster, "SET", "asked for", i)
+        assert await execute(cluster, "GET", "asked for") is not None
     finally:
         await target.execute_command("ASKING")
         await target.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
         await source.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
-        await execute(database, "DEL", "asked for")
+        await execute(cluster, "DEL", "asked for")
         await source.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
         await target.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[0])
-        await database.aclose()
