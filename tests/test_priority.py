@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,21 @@ SCRIPT = """
 import os, pathlib
 from jiyi_workers.priority import stand_back
 
+def session():
+    try:
+        return pathlib.Path("/proc/self/autogroup").read_text().split()[-1]
+    except (OSError, IndexError):  # no such file, or an empty one: this session is in no group
+        return "none"
+
 os.nice({before})
+before = session()
 stand_back({nice})
-group = pathlib.Path("/proc/self/autogroup")
-print(os.getpriority(os.PRIO_PROCESS, 0), group.read_text().split()[-1] if group.exists() else "none")
+print(os.getpriority(os.PRIO_PROCESS, 0), before, session())
 """
 
 
 def stood_back(nice, *, before=0, leads):
+    """The niceness of a process that has stood back; its session's before it did, and after: "none" in no group."""
     script = SCRIPT.format(nice=nice, before=before)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, start_new_session=leads
@@ -28,23 +34,18 @@ def stood_back(nice, *, before=0, leads):
     return done.stdout.split()
 
 
-def own_group():
-    group = Path("/proc/self/autogroup")
-    return group.read_text().split()[-1] if group.exists() else "none"
-
-
 @pytest.mark.parametrize(("nice", "before"), [(10, 0), (0, 0), (5, 12)])
 def test_niceness_is_raised_and_never_lowered(nice, before):
     ours = os.getpriority(os.PRIO_PROCESS, 0)
-    found, _ = stood_back(nice, before=before, leads=True)
+    found, *_ = stood_back(nice, before=before, leads=True)
     assert int(found) == max(nice, min(ours + before, 19))
 
 
 def test_the_session_follows_only_its_leader():
-    _, led = stood_back(7, leads=True)
-    _, joined = stood_back(7, leads=False)
-    assert led == ("none" if own_group() == "none" else "7")
-    assert joined == own_group()
+    _, before, led = stood_back(7, leads=True)
+    assert led == ("none" if before == "none" else "7")
+    _, before, joined = stood_back(7, leads=False)
+    assert joined == before
 
 
 def test_a_worker_has_the_niceness_of_its_setting():
