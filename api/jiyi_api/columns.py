@@ -113,13 +113,14 @@ class Postings:
     """
 
     __slots__ = (
-        "_begun", "_docs", "_row", "_tfs", "_twins", "as_of", "bitmap", "bound", "bounded", "bounded_for", "df",
-        "generation", "seen", "size",
+        "_begun", "_docs", "_row", "_saturations", "_tfs", "_twins", "as_of", "bitmap", "bound", "df", "generation",
+        "saturated", "saturated_for", "seen", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._docs: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._tfs: NDArray[np.uint16] = np.empty(0, np.uint16)
+        self._saturations: NDArray[np.float32] = np.empty(0, np.float32)
         self._row: bytes | None = None
         self._twins = False  # a document is there more than once
         self.size = 0
@@ -129,9 +130,9 @@ class Postings:
         self.seen = 0  # bytes of the key that are here
         self._begun = b""  # those of a sealed part that has not come whole yet
         self.bitmap: Bitmap | None = None
-        # The largest part that one of the first `bounded` postings can have in a score, for what `bounded_for` says.
-        self.bound, self.bounded = 0.0, 0
-        self.bounded_for: tuple[float, float] | None = None
+        # Of how many postings the saturations are there, for what `saturated_for` says, and the largest of them.
+        self.saturated, self.bound = 0, 0.0
+        self.saturated_for: tuple[float, float] | None = None
 
     @property
     def docs(self) -> NDArray[np.uint32]:
@@ -144,10 +145,16 @@ class Postings:
         return self._tfs[: self.size]
 
     @property
+    def saturations(self) -> NDArray[np.float32]:
+        """Room for what each posting gives to a score at most, before it is weighted, float32: for a ranker to fill."""
+        return self._saturations[: self.size]
+
+    @property
     def nbytes(self) -> int:
         """Memory held."""
+        arrays = self._docs.nbytes + self._tfs.nbytes + self._saturations.nbytes
         bitmap = self.bitmap.nbytes if self.bitmap is not None else 0
-        return self._docs.nbytes + self._tfs.nbytes + bitmap + len(self._begun) + _OBJECT_BYTES
+        return arrays + bitmap + len(self._begun) + _OBJECT_BYTES
 
     @property
     def is_cut(self) -> bool:
@@ -156,10 +163,10 @@ class Postings:
 
     @property
     def row(self) -> bytes:
-        """Addresses of documents, frequencies, bitmap words, their ranks; numbers of postings and of words: int64s."""
+        """A row of the kernel's table, int64s: five addresses of arrays, the numbers of postings and of words."""
         if self._row is None:
             bitmap = self.bitmap or _NO_BITMAP
-            arrays = (self._docs, self._tfs, bitmap.words, bitmap.ranks)
+            arrays = (self._docs, self._tfs, self._saturations, bitmap.words, bitmap.ranks)
             addresses = [array.__array_interface__["data"][0] for array in arrays]
             self._row = np.array([*addresses, self.size, bitmap.size], np.int64).tobytes()
         return self._row
@@ -192,7 +199,7 @@ class Postings:
             docs, tfs, cut = _decoded(content, sealed, next_doc, unseal, whole=whole)
             kept, end = b"", start + len(data) - cut
         if not known:
-            self.size, self.generation, self.bitmap, self.bounded_for, self._twins = 0, generation, None, None, False
+            self.size, self.generation, self.bitmap, self.saturated_for, self._twins = 0, generation, None, None, False
         self._row = None
         self._begun, self.seen = kept, end
         if docs.size:
@@ -208,6 +215,7 @@ class Postings:
         """Add postings and keep the order; gives the position up to which nothing has changed."""
         begin, end = self.size, self.size + new_docs.size
         self._docs, self._tfs = _grown(self._docs, end), _grown(self._tfs, end)
+        self._saturations = _grown(self._saturations, end)
         self._docs[begin:end] = new_docs
         self._tfs[begin:end] = new_tfs
         self.size = end
@@ -221,7 +229,7 @@ class Postings:
         docs[begin:], self._tfs[begin:end] = docs[order], self._tfs[order]
         around = docs[max(0, begin - 1) :]
         self._twins = self._twins or bool((around[1:] == around[:-1]).any())
-        self.bounded_for = None
+        self.saturated_for = None
         return begin
 
 

@@ -16,22 +16,19 @@ if TYPE_CHECKING:
 
     from jiyi.sealed_postings import Columns
 
-_AHEAD = 0.97
-"""Bounds are worked out for documents that count as this much shorter: they stay right while avgdl grows a little."""
+_WINDOW = 8_192
+"""Documents whose scores are summed up together: 32 kB of them, which fit beside what is read."""
 _NO_GROUPS = np.empty(0, np.int64)
 _NO_SPANS = np.empty((0, 2), np.int64)
 
 
 def _bound(column: Postings, journal: Journal, form: tuple[float, float]) -> float:
-    """Give the largest saturation (without k1 + 1) that a posting of the column can have, for a base and a slope."""
-    base, slope = form
-    known = column.bounded_for
-    if known is None or known[0] != base or known[1] > slope:
-        column.bounded_for = known = (base, slope * _AHEAD)
-        column.bound, column.bounded = 0.0, 0
-    if column.bounded < column.size:
-        found = kernel.bound(column.docs, column.tfs, column.bounded, journal.lengths, *known)
-        column.bound, column.bounded = max(column.bound, found), column.size
+    """Work out the saturations of a column, for a base and a slope; gives the largest."""
+    if column.saturated_for != form:
+        column.saturated_for, column.saturated, column.bound = form, 0, 0.0
+    if column.saturated < column.size:
+        found = kernel.saturate(column.docs, column.tfs, column.saturated, journal.lengths, *form, column.saturations)
+        column.saturated, column.bound = column.size, max(column.bound, found)
     return column.bound
 
 
@@ -43,7 +40,7 @@ def _table(question: Question) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows += [column.row for column in question.excluded]
         sizes = [len(group) for group in question.filters]
         groups = np.array([*sizes, -len(question.excluded)] if question.excluded else sizes, np.int64)
-    return np.frombuffer(b"".join(rows), np.int64).reshape(-1, 6), groups
+    return np.frombuffer(b"".join(rows), np.int64).reshape(-1, 7), groups
 
 
 def _spans(question: Question) -> NDArray[np.int64]:
@@ -51,14 +48,14 @@ def _spans(question: Question) -> NDArray[np.int64]:
 
 
 class NumbaRanker:
-    """See `Ranker`. `prunes=False` reads everything, for comparison."""
+    """See `Ranker`. For comparison, `prunes=False` reads everything; `window` documents are scored at once."""
 
     name = "numba"
 
-    def __init__(self, *, prunes: bool = True) -> None:
+    def __init__(self, *, prunes: bool = True, window: int = _WINDOW) -> None:
         self._prunes = prunes
-        self._scores: NDArray[np.float32] = np.zeros(0, np.float32)
-        self._documents: NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self._scores: NDArray[np.float32] = np.zeros(window, np.float32)
+        self._documents: NDArray[np.uint32] = np.zeros(window + 1, np.uint32)
         self._bits: NDArray[np.uint64] = np.zeros((2, 0), np.uint64)
 
     def rank(self, question: Question) -> Ranked:
@@ -103,18 +100,17 @@ class NumbaRanker:
         """See `Ranker`."""
         journal = question.journal
         self._reach(journal.lengths.size)
+        for column in question.columns:
+            _bound(column, journal, (question.base, question.slope))
         docs, scores = kernel.score_all(
             *_table(question),
             np.array(question.idfs, np.float64),
             journal.alive,
-            journal.lengths,
             journal.created,
             journal.importance,
             _spans(question),
             question.floor,
             question.k1,
-            question.b,
-            question.avgdl,
             self._scores,
             self._documents,
             self._bits,
@@ -147,10 +143,8 @@ class NumbaRanker:
         self.score_all(question)
 
     def _reach(self, size: int) -> None:
-        if self._scores.size < size:
-            room = size + size // 4
-            self._scores, self._documents = np.zeros(room, np.float32), np.zeros(room + 1, np.uint32)
-            self._bits = np.zeros((2, (room + 63) // 64 + 1), np.uint64)
+        if self._bits.shape[1] * 64 < size:
+            self._bits = np.zeros((2, (size + size // 4) // 64 + 1), np.uint64)
 
 
 if __name__ == "__main__":

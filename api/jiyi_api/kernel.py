@@ -1,13 +1,16 @@
 """The compiled ranking of one search: BM25 over decoded postings, exact, and without looking at what cannot matter.
 
-All matching documents are counted with bitmaps. Scores are summed up term by term, those terms first that can add
-most. As soon as the terms that are left cannot lift an unseen document into the best k any more (MaxScore; Turtle &
-Flood, "Query evaluation: strategies and optimizations", 1995), they are looked up for the documents that still can get
-there, and their lists are not read.
+All matching documents are counted with bitmaps. Scores are summed up window by window of document numbers, so that
+those of a window stay in the processor's nearest memory, and term by term, those terms first that can add most. Once
+the last terms together cannot lift a document among the best k that were found before (MaxScore; Turtle & Flood, "Query
+evaluation: strategies and optimizations", 1995), their lists are not read any more: they are looked up for the
+documents of the window that still can get there. How many terms are left out so is changed from window to window, for
+looking a document up takes much longer than reading a posting.
 
-Columns come as rows of a `table` (int64): addresses of documents (uint32, ascending), term frequencies (uint16), bitmap
-words and their ranks (see `columns.Bitmap`), then the numbers of postings and of words. The first rows are the terms of
-the question, the others those of the filters. The caller keeps the arrays alive.
+Columns come as rows of a `table` (int64): addresses of documents (uint32, ascending), term frequencies (uint16),
+saturations (float32, see `saturate`), bitmap words and their ranks (see `columns.Bitmap`), then the numbers of postings
+and of words. The first rows are the terms of the question, the others those of the filters. The caller keeps the arrays
+alive.
 
 `python -m jiyi_api.compiled` compiles everything and fills numba's cache.
 """
@@ -32,9 +35,10 @@ if TYPE_CHECKING:
 
 SLACK = 1.00001
 """Bounds are raised by this much: scores are summed up in single precision."""
-_MOST_PRUNED = 1_000
-"""With more hits than this nothing is pruned: the threshold would cost more than it saves."""
-_DOCS, _TFS, _WORDS, _RANKS, _SIZE, _WORD_COUNT = range(6)
+_BIT, _HALVING = 40.0, 10.0
+"""To look a document up takes as long as reading so many postings: by its bit, and for each halving of a list. Tried
+out; a processor that has to guess where to read next loses that much."""
+_DOCS, _TFS, _SATURATIONS, _WORDS, _RANKS, _SIZE, _WORD_COUNT = range(7)
 
 
 def _pointer(kind: Any) -> Any:
@@ -68,6 +72,7 @@ def _lowest_bit(_context: Any, word: Any) -> Any:
 
 
 _u16, _u32, _u64 = _pointer(types.uint16), _pointer(types.uint32), _pointer(types.uint64)
+_f32 = _pointer(types.float32)
 _popcount: Any = intrinsic(_count_bits)
 _trailing_zeros: Any = intrinsic(_lowest_bit)
 
@@ -126,227 +131,227 @@ def match(  # noqa: PLR0913
 
 
 @njit(cache=True, nogil=True)
-def _find(row: I64, doc: int) -> int:
-    """Term frequency of a document in a column; 0 where it is not there."""
-    position: Any = -1
-    if row[_WORD_COUNT]:
+def _count(union: U64) -> int:
+    """Count the documents of a bitmap."""
+    total = np.uint64(0)
+    for word in union:
+        total += _popcount(word)
+    return np.int64(total)
+
+
+# Inlined where it is called, as numba counts references to arrays whenever one is handed over.
+@njit(inline="always")
+def _position(table: I64, i: int, doc: int) -> int:
+    """Position of a document in a column; -1 where it is not there."""
+    position: Any = np.int64(-1)
+    if table[i, _WORD_COUNT]:
         at = doc >> 6
-        if at < row[_WORD_COUNT]:
-            word = carray(_u64(row[_WORDS]), row[_WORD_COUNT])[at]
+        if at < table[i, _WORD_COUNT]:
+            word = carray(_u64(table[i, _WORDS]), table[i, _WORD_COUNT])[at]
             bit = np.uint64(1) << np.uint64(doc & 63)
             if word & bit:
                 before = _popcount(word & (bit - np.uint64(1)))
-                position = np.int64(carray(_u32(row[_RANKS]), row[_WORD_COUNT])[at]) + np.int64(before)
+                position = np.int64(carray(_u32(table[i, _RANKS]), table[i, _WORD_COUNT])[at]) + np.int64(before)
     else:
-        docs = carray(_u32(row[_DOCS]), row[_SIZE])
-        low, high = 0, docs.size
-        while low < high:
-            middle = (low + high) >> 1
-            if docs[middle] < doc:
-                low = middle + 1
-            else:
-                high = middle
-        if low < docs.size and docs[low] == doc:
-            position = low
-    if position < 0 or position >= row[_SIZE]:
-        return 0
-    return np.int64(carray(_u16(row[_TFS]), row[_SIZE])[position])
+        position = _first_from(table, i, 0, doc)
+        if position < table[i, _SIZE] and carray(_u32(table[i, _DOCS]), table[i, _SIZE])[position] != doc:
+            position = -1
+    return position if position < table[i, _SIZE] else -1
+
+
+@njit(inline="always")
+def _first_from(table: I64, i: int, low: int, doc: int) -> int:
+    """First position of a column from `low` on whose document is not below `doc`; its size where there is none."""
+    docs = carray(_u32(table[i, _DOCS]), table[i, _SIZE])
+    high = docs.size
+    while low < high:
+        middle = (low + high) >> 1
+        if docs[middle] < doc:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @njit(cache=True, nogil=True)
-def _worse(a: int, b: int, scores: F32, created: I64) -> bool:
+def saturate(  # noqa: PLR0913
+    docs: U32, tfs: U16, begin: int, lengths: F32, base: float, slope: float, saturations: F32
+) -> float:
+    """Set tf / (tf + base + slope·length) of the postings from position `begin` on; gives the largest.
+
+    It is 0 for a dead document, whose length is infinite, and for a frequency of 0.
+    """
+    most = np.float32(0.0)
+    for i in range(begin, docs.size):
+        tf, length = np.float32(tfs[i]), lengths[docs[i]]
+        saturation = np.float32(0.0)
+        if tf > 0.0 and length < np.inf:
+            saturation = tf / (tf + np.float32(base) + np.float32(slope) * length)
+        saturations[i] = saturation
+        most = max(most, saturation)
+    return float(most)
+
+
+@njit(cache=True, nogil=True)
+def _worse(a: int, b: int, score_a: float, score_b: float, created: I64) -> bool:
     """Tell whether document `a` ranks below `b`: by score, then the newer first, then the later number."""
-    if scores[a] != scores[b]:
-        return bool(scores[a] < scores[b])
+    if score_a != score_b:
+        return bool(score_a < score_b)
     if created[a] != created[b]:
         return bool(created[a] < created[b])
     return a < b
 
 
 @njit(cache=True, nogil=True)
-def _sift_down(heap: U32, at: int, size: int, scores: F32, created: I64) -> None:
+def _sift_down(heap: U32, best: F32, at: int, created: I64) -> None:
     """Restore the heap (worst document on top) where one of its places has got another document."""
     while True:
         child = 2 * at + 1
-        if child >= size:
+        if child >= heap.size:
             return
-        if child + 1 < size and _worse(heap[child + 1], heap[child], scores, created):
+        if child + 1 < heap.size and _worse(heap[child + 1], heap[child], best[child + 1], best[child], created):
             child += 1
-        if not _worse(heap[child], heap[at], scores, created):
+        if not _worse(heap[child], heap[at], best[child], best[at], created):
             return
         heap[at], heap[child] = heap[child], heap[at]
+        best[at], best[child] = best[child], best[at]
         at = child
 
 
 @njit(cache=True, nogil=True)
-def _select(documents: U32, count: int, scores: F32, created: I64, heap: U32) -> int:
-    """Put the best documents into `heap`, the worst of them on top; gives how many they are."""
-    size = min(count, heap.size)
-    for i in range(size):
-        heap[i] = documents[i]
-    for at in range(size // 2 - 1, -1, -1):
-        _sift_down(heap, at, size, scores, created)
-    worst = scores[heap[0]] if size else np.float32(0.0)
-    for i in range(size, count):
-        doc = documents[i]
-        if scores[doc] >= worst and _worse(heap[0], doc, scores, created):
-            heap[0] = doc
-            _sift_down(heap, 0, size, scores, created)
-            worst = scores[heap[0]]
+def _offer(  # noqa: PLR0913
+    doc: int, score: float, heap: U32, best: F32, size: int, created: I64
+) -> int:
+    """Put a document among the best, whose scores are in `best`, if it is one of them; gives how many they are then."""
+    if size == heap.size:
+        if _worse(heap[0], doc, best[0], score, created):
+            heap[0], best[0] = doc, score
+            _sift_down(heap, best, 0, created)
+        return size
+    heap[size], best[size] = doc, score
+    size += 1
+    if size == heap.size:
+        for at in range(size // 2 - 1, -1, -1):
+            _sift_down(heap, best, at, created)
     return size
 
 
 @njit(cache=True, nogil=True)
-def bound(  # noqa: PLR0913
-    docs: U32, tfs: U16, begin: int, lengths: F32, base: float, slope: float
-) -> float:
-    """Largest tf / (tf + base + slope·length) of the postings from position `begin` on."""
-    most = np.float32(0.0)
-    for i in range(begin, docs.size):
-        tf = np.float32(tfs[i])
-        most = max(most, tf / (tf + np.float32(base) + np.float32(slope) * lengths[docs[i]]))
-    return float(most)
+def _next_window(table: I64, terms: int, positions: I64) -> int:
+    """First document of the first `terms` columns that has not been read; -1 where there is none."""
+    begin = np.int64(-1)
+    for i in range(terms):
+        if positions[i] < table[i, _SIZE]:
+            doc = np.int64(carray(_u32(table[i, _DOCS]), table[i, _SIZE])[positions[i]])
+            begin = doc if begin < 0 else min(begin, doc)
+    return begin
 
 
 @njit(cache=True, nogil=True)
 def _read(  # noqa: PLR0913
-    row: I64,
-    weight: float,
-    base: float,
-    slope: float,
-    union: U64,
-    lengths: F32,
-    scores: F32,
-    documents: U32,
-    count: int,
+    table: I64, terms: int, positions: I64, begin: int, weights: F32, union: U64, scores: F32, documents: U32
 ) -> int:
-    """Add a term's part to the score of every document of its list that is in `union`.
+    """Sum up the scores of a window's documents that are in `union`, from the first `terms` columns.
 
-    The part is weight·tf / (tf + base + slope·length), with weight = idf·(k1 + 1), base = k1·(1 − b) and
-    slope = k1·b/avgdl. Documents with a score for the first time are appended to the `count` ones of `documents`, which
-    has room for one more than there are; gives their new number.
+    The window begins at document `begin` and is as large as `scores`. A term's part is weight·saturation, with weight =
+    idf·(k1 + 1). The documents with a score are put into `documents`, which has room for one more than the window has;
+    gives their number. `positions` says where to read on in each column.
     """
-    docs, tfs = carray(_u32(row[_DOCS]), row[_SIZE]), carray(_u16(row[_TFS]), row[_SIZE])
-    for i in range(docs.size):
-        doc = docs[i]
-        if not (union[doc >> 6] >> np.uint64(doc & 63)) & np.uint64(1) or not tfs[i]:
-            continue
-        tf = np.float32(tfs[i])
-        part = weight * tf / (tf + base + slope * lengths[doc])
-        before = scores[doc]
-        documents[count] = doc  # always, for nobody can foresee whether it stays
-        count += before == 0.0
-        scores[doc] = before + part
+    count, end = 0, begin + scores.size
+    for i in range(terms):
+        docs = carray(_u32(table[i, _DOCS]), table[i, _SIZE])
+        saturations = carray(_f32(table[i, _SATURATIONS]), table[i, _SIZE])
+        weight, at = weights[i], positions[i]
+        while at < docs.size and docs[at] < end:
+            doc, saturation = docs[at], saturations[at]
+            if (union[doc >> 6] >> np.uint64(doc & 63)) & np.uint64(1) and saturation > 0.0:
+                before = scores[doc - begin]
+                documents[count] = doc  # always, for nobody can foresee whether it stays
+                count += before == 0.0
+                scores[doc - begin] = before + weight * saturation
+            at += 1
+        positions[i] = at
     return count
 
 
 @njit(cache=True, nogil=True)
-def _look_up(  # noqa: PLR0913
-    row: I64, weight: float, base: float, slope: float, lengths: F32, scores: F32, documents: U32, count: int
-) -> None:
-    """Add a term's part to the scores of some documents, where they contain it."""
-    for i in range(count):
-        doc = documents[i]
-        frequency = _find(row, doc)
-        if frequency:
-            tf = np.float32(frequency)
-            scores[doc] += weight * tf / (tf + base + slope * lengths[doc])
+def _take(  # noqa: PLR0913
+    table: I64,
+    terms: int,
+    begin: int,
+    weights: F32,
+    rest: F64,
+    steps: F64,
+    created: I64,
+    scores: F32,
+    documents: U32,
+    heap: U32,
+    best: F32,
+    size: int,
+) -> tuple[int, float]:
+    """Complete the scores of a window's `documents`, whose first `terms` terms have been read, and take the best.
+
+    A document is given up as soon as the `rest` of its terms cannot lift it among the best any more. Gives how many are
+    the best now, and what looking up has cost, in `steps`. `scores` are all zero afterwards.
+    """
+    spent, threshold = 0.0, best[0] if size == heap.size else np.float32(0.0)
+    for doc in documents:
+        score = scores[doc - begin]
+        scores[doc - begin] = 0.0
+        i = terms
+        while i < weights.size and score * SLACK + rest[i] >= threshold:
+            position = _position(table, i, doc)
+            if position >= 0:
+                score += weights[i] * carray(_f32(table[i, _SATURATIONS]), table[i, _SIZE])[position]
+            spent += steps[i]
+            i += 1
+        if i == weights.size and score >= threshold:
+            size = _offer(doc, score, heap, best, size, created)
+            if size == heap.size:
+                threshold = best[0]
+    return size, spent
 
 
 @njit(cache=True, nogil=True)
-def accumulate(  # noqa: PLR0913
+def select(  # noqa: PLR0913
     table: I64,
     weights: F32,
     bounds: F64,
     union: U64,
-    lengths: F32,
-    base: np.float32,
-    slope: np.float32,
+    created: I64,
     scores: F32,
     documents: U32,
-    best: F32,
+    heap: U32,
     prunes: bool,
-) -> tuple[int, int]:
-    """Sum up the scores of the documents in `union`, term by term (see `_read`).
+) -> int:
+    """Put the best documents in `union` into `heap`, in no order; gives how many they are.
 
-    `bounds` is the largest part that each term can have. Gives how many documents have got a score, which are then the
-    first of `documents`, and how many of these, again the first, contain all of the best `best.size`; only their
-    scores are complete. `best` is scratch space.
+    `bounds` is the largest part that each term can have in a score. `scores` (all zero before and after) and
+    `documents` are scratch space of `_read`.
     """
     terms = weights.size
-    left = bounds.sum()
-    unread = 0
-    for i in range(terms):
-        unread += table[i, _SIZE]
-    threshold = np.float32(0.0)
-    reach = 0.0  # the threshold cannot have got beyond this
-    count = at = open_ = 0
-    while at < terms:
-        count = _read(table[at], weights[at], base, slope, union, lengths, scores, documents, count)
-        open_ = count
-        left -= bounds[at]
-        reach += bounds[at]
-        unread -= table[at, _SIZE]
-        at += 1
-        # Looked at where it may tell something, and can save more than it costs.
-        if prunes and reach > left * SLACK and unread > 3 * count and count >= best.size:
-            threshold = _threshold(documents, count, scores, best)
-            reach = float(threshold)
-            if threshold > left * SLACK:
-                open_ = _still_open(documents, count, scores, threshold, left)
-                if open_ * _steps(table, at, terms) < unread:
-                    break
-    while at < terms:
-        _look_up(table[at], weights[at], base, slope, lengths, scores, documents, open_)
-        left -= bounds[at]
-        at += 1
-        if open_ > 2 * best.size:
-            threshold = _threshold(documents, open_, scores, best)
-            open_ = _still_open(documents, open_, scores, threshold, left)
-    return count, open_
-
-
-@njit(cache=True, nogil=True)
-def _steps(table: I64, begin: int, end: int) -> int:
-    """What it takes to look a document up in some columns, in postings that could be read meanwhile."""
-    steps = 0
-    for i in range(begin, end):
-        steps += 3 if table[i, _WORD_COUNT] else 2 * int(np.log2(table[i, _SIZE] + 2))
-    return steps
-
-
-@njit(cache=True, nogil=True)
-def _threshold(documents: U32, count: int, scores: F32, best: F32) -> np.float32:
-    """Score of the last of the `best.size` best of at least so many documents."""
-    best[:] = np.float32(0.0)
-    for i in range(count):
-        score = scores[documents[i]]
-        if score > best[0]:  # the lowest of a heap
-            at = 0
-            while True:
-                child = 2 * at + 1
-                if child >= best.size:
-                    break
-                if child + 1 < best.size and best[child + 1] < best[child]:
-                    child += 1
-                if best[child] >= score:
-                    break
-                best[at] = best[child]
-                at = child
-            best[at] = score
-    return best[0]  # type: ignore[no-any-return]
-
-
-@njit(cache=True, nogil=True)
-def _still_open(documents: U32, count: int, scores: F32, threshold: np.float32, left: float) -> int:
-    """Bring those documents to the front that `left` can lift to the threshold; gives how many they are."""
-    open_ = 0
-    for i in range(count):
-        doc = documents[i]
-        if (scores[doc] + left) * SLACK >= threshold:
-            documents[i], documents[open_] = documents[open_], doc
-            open_ += 1
-    return open_
+    # Of the terms from each on: the most that they can add, and the postings of theirs that a window has.
+    rest, spared, steps = np.zeros(terms + 1), np.zeros(terms + 1), np.zeros(terms)
+    for i in range(terms - 1, -1, -1):
+        rest[i] = rest[i + 1] + bounds[i] * SLACK
+        spared[i] = spared[i + 1] + table[i, _SIZE] * scores.size / (64.0 * union.size)
+        steps[i] = _BIT if table[i, _WORD_COUNT] else _HALVING * np.log2(table[i, _SIZE] + 2.0)
+    positions, best = np.zeros(terms, np.int64), np.empty(heap.size, np.float32)
+    essential, size = terms, 0
+    begin = _next_window(table, essential, positions)
+    while begin >= 0:
+        count = _read(table, essential, positions, begin, weights, union, scores, documents)
+        size, spent = _take(
+            table, essential, begin, weights, rest, steps, created, scores, documents[:count], heap, best, size
+        )
+        if prunes and size == heap.size:
+            if spent > spared[essential]:
+                positions[essential] = _first_from(table, essential, positions[essential], begin + scores.size)
+                essential += 1
+            elif essential and rest[essential - 1] < best[0]:
+                essential -= 1
+        begin = _next_window(table, essential, positions)
+    return size
 
 
 @njit(cache=True, nogil=True)
@@ -379,7 +384,8 @@ def explain(  # noqa: PLR0913
         length = float(lengths[docs[i]])
         relative = length / avgdl if avgdl else 1.0
         for j in range(idfs.size):
-            tf = _find(table[j], docs[i])
+            position = _position(table, j, docs[i])
+            tf = np.int64(carray(_u16(table[j, _TFS]), table[j, _SIZE])[position]) if position >= 0 else 0
             tfs[i, j] = tf
             parts[i, j] = idfs[j] * (tf * (k1 + 1.0) / (tf + k1 * (1.0 - b + b * relative))) if tf else 0.0
 
@@ -390,14 +396,11 @@ def score_all(  # noqa: PLR0913
     groups: I64,
     idfs: F64,
     alive: U64,
-    lengths: F32,
     created: I64,
     importance: F32,
     spans: I64,
     floor: float,
     k1: float,
-    b: float,
-    avgdl: float,
     scores: F32,
     documents: U32,
     bits: U64,
@@ -407,16 +410,18 @@ def score_all(  # noqa: PLR0913
     match(table, idfs.size, groups, alive, union, bits[1, : alive.size])
     if spans.shape[0] or floor > 0.0:
         _narrow(union, created, importance, spans, floor)
-    base, slope = np.float32(k1 * (1.0 - b) if avgdl else k1), np.float32(k1 * b / avgdl if avgdl else 0.0)
-    weights = (idfs * (k1 + 1.0)).astype(np.float32)
-    count = 0
-    for i in range(idfs.size):
-        count = _read(table[i], weights[i], base, slope, union, lengths, scores, documents, count)
-    docs, found = documents[:count].copy(), np.empty(count, np.float32)
-    for i in range(count):
-        found[i] = scores[docs[i]]
-        scores[docs[i]] = 0.0
-    return docs, found
+    weights, total = (idfs * (k1 + 1.0)).astype(np.float32), _count(union)
+    docs, found, at = np.empty(total, np.uint32), np.empty(total, np.float32), 0
+    positions = np.zeros(weights.size, np.int64)
+    begin = _next_window(table, weights.size, positions)
+    while begin >= 0:
+        count = _read(table, weights.size, positions, begin, weights, union, scores, documents)
+        for doc in documents[:count]:
+            docs[at], found[at] = doc, scores[doc - begin]
+            scores[doc - begin] = 0.0
+            at += 1
+        begin = _next_window(table, weights.size, positions)
+    return docs[:at], found[:at]
 
 
 @njit(cache=True, nogil=True)
@@ -447,32 +452,23 @@ def rank(  # noqa: PLR0913
 
     Only documents created in one of the `spans` (rows of begin and end; none: at any time) with an importance of at
     least `floor` take part. `heap` then holds the best, with their term frequencies and each term's part of the score,
-    in double precision, in the rows of `tfs` and `parts`; `places` says where in it they stand, best first. `scores`
-    (all zero before and after), `documents` and `bits` (two rows of words) are scratch space, for all document numbers.
+    in double precision, in the rows of `tfs` and `parts`; `places` says where in it they stand, best first. `bits`
+    (two rows of words, for all document numbers), `scores` and `documents` (see `select`) are scratch space.
     """
     terms = idfs.size
     union = bits[0, : alive.size]
     match(table, terms, groups, alive, union, bits[1, : alive.size])
     if spans.shape[0] or floor > 0.0:
         _narrow(union, created, importance, spans, floor)
-    total = np.uint64(0)
-    for word in union:
-        total += _popcount(word)
+    total = _count(union)
     if heap.size == 0:
-        return 0, np.int64(total)
-    base, slope = np.float32(k1 * (1.0 - b) if avgdl else k1), np.float32(k1 * b / avgdl if avgdl else 0.0)
+        return 0, total
     weights = (idfs * (k1 + 1.0)).astype(np.float32)
-    count, open_ = accumulate(
-        table, weights, bounds, union, lengths, base, slope, scores, documents, np.empty(heap.size, np.float32),
-        prunes and heap.size <= _MOST_PRUNED,
-    )  # fmt: skip
-    size = _select(documents, open_, scores, created, heap)
-    for i in range(count):
-        scores[documents[i]] = 0.0
+    size = select(table, weights, bounds, union, created, scores, documents, heap, prunes)
     explain(table, idfs, lengths, k1, b, avgdl, heap[:size], tfs, parts)
     totals = np.zeros(size)
     for i in range(size):
         for j in range(terms):
             totals[i] += parts[i, j]
     _sort(heap, size, totals, created, places)
-    return size, np.int64(total)
+    return size, total

@@ -48,7 +48,7 @@ class NumpyRanker:
             docs, tfs = column.docs, column.tfs
             keep = allowed[docs] & (tfs > 0)
             docs, tf = docs[keep], tfs[keep].astype(np.float32)
-            scores[docs] += weight * tf / (tf + base + slope * journal.lengths[docs])
+            scores[docs] += weight * (tf / (tf + base + slope * journal.lengths[docs]))
             touched.append(docs)
         matching = np.unique(np.concatenate(touched)) if touched else np.empty(0, np.uint32)
         found = scores[matching]
