@@ -189,6 +189,31 @@ def test_what_is_passed_over_could_not_have_been_among_the_best(collection, form
     assert others == [expected] * 3
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.permutations(range(12)), st.sampled_from([0.5, 1.2]), st.sampled_from([0.3, 1.0])), min_size=2,
+             max_size=4),
+    st.integers(1, 40),
+)  # fmt: skip
+def test_what_is_kept_of_a_column_follows_its_growth_and_the_formula(pieces, avgdl):
+    """Pieces come in any order, and each question has its own k1, b and mean length."""
+    size = 12 * len(pieces)
+    journal = as_snapshot([(1 + 7 * i % 30, NOW_MS + i, 0.5) for i in range(size)], {}).journal
+    kept, ranker, records = Postings(), NumbaRanker(window=5), b""
+    for number, (order, k1, b) in enumerate(pieces):
+        piece = b"".join(POSTING.pack(i * len(pieces) + number, 1 + i % 4) for i in order)
+        kept.extend(b"gen1", 4 + len(records), piece, size)
+        records += piece
+        fresh = Postings()
+        fresh.extend(b"gen1", 4, records, size)
+        first, second = (
+            Question(journal=journal, columns=[column], idfs=[1.0], filters=[], k1=k1, b=b, avgdl=avgdl, limit=4)
+            for column in (kept, fresh)
+        )
+        assert ranker.rank(first).docs.tolist() == NumpyRanker().rank(second).docs.tolist()
+        assert ranker.score_all(first).scores.max() == NumpyRanker().score_all(second).scores.max()
+
+
 def test_frequent_terms_are_not_read_when_rare_ones_decide():
     """The test above would pass without any pruning."""
     docs = [(10, NOW_MS + i, 0.5) for i in range(2_000)]
