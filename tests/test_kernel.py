@@ -189,19 +189,19 @@ def test_what_is_passed_over_could_not_have_been_among_the_best(collection, form
     assert others == [expected] * 3
 
 
+FORMS = st.tuples(st.sampled_from([0.5, 1.2]), st.sampled_from([0.3, 1.0]), st.sampled_from([2, 40]))
+
+
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.tuples(st.permutations(range(12)), st.sampled_from([0.5, 1.2]), st.sampled_from([0.3, 1.0])), min_size=2,
-             max_size=4),
-    st.integers(1, 40),
-)  # fmt: skip
-def test_what_is_kept_of_a_column_follows_its_growth_and_the_formula(pieces, avgdl):
-    """Pieces come in any order, and each question has its own k1, b and mean length."""
+@given(st.lists(st.tuples(st.permutations(range(12)), FORMS), min_size=2, max_size=4), st.booleans())
+def test_what_is_kept_of_a_column_follows_its_growth_and_the_formula(pieces, mixed):
+    """Each piece comes in any order, behind the others or among them; each question has its own k1, b and avgdl."""
     size = 12 * len(pieces)
     journal = as_snapshot([(1 + 7 * i % 30, NOW_MS + i, 0.5) for i in range(size)], {}).journal
     kept, ranker, records = Postings(), NumbaRanker(window=5), b""
-    for number, (order, k1, b) in enumerate(pieces):
-        piece = b"".join(POSTING.pack(i * len(pieces) + number, 1 + i % 4) for i in order)
+    for number, (order, (k1, b, avgdl)) in enumerate(pieces):
+        numbers = [i * len(pieces) + number if mixed else number * 12 + i for i in order]
+        piece = b"".join(POSTING.pack(doc, 1 + doc % 4) for doc in numbers)
         kept.extend(b"gen1", 4 + len(records), piece, size)
         records += piece
         fresh = Postings()
