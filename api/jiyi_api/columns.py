@@ -229,7 +229,7 @@ class Postings:
         docs[begin:], self._tfs[begin:end] = docs[order], self._tfs[order]
         around = docs[max(0, begin - 1) :]
         self._twins = self._twins or bool((around[1:] == around[:-1]).any())
-        self.saturated_for = None
+        self.saturated = min(self.saturated, begin)
         return begin
 
 
