@@ -190,25 +190,29 @@ def test_what_is_passed_over_could_not_have_been_among_the_best(collection, form
 
 
 FORMS = st.tuples(st.sampled_from([0.5, 1.2]), st.sampled_from([0.3, 1.0]), st.sampled_from([2, 40]))
+PIECES = st.tuples(st.permutations(range(12)), st.booleans(), FORMS)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.permutations(range(12)), FORMS), min_size=2, max_size=4), st.booleans())
-def test_what_is_kept_of_a_column_follows_its_growth_and_the_formula(pieces, mixed):
-    """Each piece comes in any order, behind the others or among them; each question has its own k1, b and avgdl."""
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, min_size=2, max_size=4), st.booleans(), st.integers(0, 3))
+def test_what_is_kept_of_columns_follows_their_growth_and_the_formula(pieces, mixed, seed):
+    """Pieces come in any order, behind the others or among them, or anew; each question has its own k1, b and avgdl."""
     size = 12 * len(pieces)
     journal = as_snapshot([(1 + 7 * i % 30, NOW_MS + i, 0.5) for i in range(size)], {}).journal
-    kept, ranker, records = Postings(), NumbaRanker(window=5), b""
-    for number, (order, (k1, b, avgdl)) in enumerate(pieces):
+    kept, ranker, records = [Postings(), Postings()], NumbaRanker(window=5), [b"", b""]
+    for number, (order, anew, (k1, b, avgdl)) in enumerate(pieces):
         numbers = [i * len(pieces) + number if mixed else number * 12 + i for i in order]
-        piece = b"".join(POSTING.pack(doc, 1 + doc % 4) for doc in numbers)
-        kept.extend(b"gen1", 4 + len(records), piece, size)
-        records += piece
-        fresh = Postings()
-        fresh.extend(b"gen1", 4, records, size)
+        fresh = [Postings(), Postings()]
+        for i, column in enumerate(kept):
+            known = b"" if anew else records[i]
+            piece = b"".join(POSTING.pack(doc, 1 + (doc * 7 + seed * i) % 9) for doc in numbers[i * 2 :])
+            generation = b"%04d" % number if anew else column.generation or b"gen1"
+            column.extend(generation, 4 + len(known), piece, size)
+            records[i] = known + piece
+            fresh[i].extend(b"gen1", 4, records[i], size)
+        form = {"k1": k1, "b": b, "avgdl": avgdl, "limit": 4}
         first, second = (
-            Question(journal=journal, columns=[column], idfs=[1.0], filters=[], k1=k1, b=b, avgdl=avgdl, limit=4)
-            for column in (kept, fresh)
+            Question(journal=journal, columns=columns, idfs=[1.0, 0.7], filters=[], **form) for columns in (kept, fresh)
         )
         assert ranker.rank(first).docs.tolist() == NumpyRanker().rank(second).docs.tolist()
         assert ranker.score_all(first).scores.max() == NumpyRanker().score_all(second).scores.max()
