@@ -218,6 +218,20 @@ def test_what_is_kept_of_columns_follows_their_growth_and_the_formula(pieces, mi
         assert ranker.score_all(first).scores.max() == NumpyRanker().score_all(second).scores.max()
 
 
+def test_a_weak_end_of_a_list_does_not_hide_its_strong_middle():
+    journal = as_snapshot([(10, NOW_MS + i, 0.5) for i in range(40)], {}).journal
+    rare, often = column([(i, 2) for i in range(10)], 40), Postings()
+    question = Question(
+        journal=journal, columns=[rare, often], idfs=[1.0, 1.0], filters=[], k1=1.2, b=0.65, avgdl=10.0, limit=4
+    )
+    seen, ranker = 4, NumbaRanker(window=5)
+    for numbers in (range(10, 20), range(20, 40)):
+        piece = b"".join(POSTING.pack(doc, 50 if doc == 15 else 1) for doc in numbers)
+        often.extend(b"gen1", seen, piece, 40)
+        seen += len(piece)
+        assert ranker.rank(question).docs.tolist() == [15, 9, 8, 7]
+
+
 def test_frequent_terms_are_not_read_when_rare_ones_decide():
     """The test above would pass without any pruning."""
     docs = [(10, NOW_MS + i, 0.5) for i in range(2_000)]
