@@ -218,6 +218,15 @@ def test_what_is_kept_of_columns_follows_their_growth_and_the_formula(pieces, mi
         assert ranker.score_all(first).scores.max() == NumpyRanker().score_all(second).scores.max()
 
 
+def test_a_journal_that_is_read_anew_may_have_other_lengths():
+    journal, ranker = as_snapshot([(1, NOW_MS, 0.5), (50, NOW_MS, 0.5)], {}).journal, NumbaRanker()
+    kept = column([(0, 1), (1, 1)], 2)
+    question = Question(journal=journal, columns=[kept], idfs=[1.0], filters=[], k1=1.2, b=0.65, avgdl=10.0, limit=1)
+    assert ranker.rank(question).docs.tolist() == [0]
+    journal.extend(b"gen2", 4, b"".join(JOURNAL.pack(doc, length, NOW_MS, 0.5) for doc, length in [(0, 50), (1, 1)]), 2)
+    assert ranker.rank(question).docs.tolist() == [1]
+
+
 def test_a_weak_end_of_a_list_does_not_hide_its_strong_middle():
     journal = as_snapshot([(10, NOW_MS + i, 0.5) for i in range(40)], {}).journal
     rare, often = column([(i, 2) for i in range(10)], 40), Postings()

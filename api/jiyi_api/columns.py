@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Unseal = Callable[[bytes], Columns]
+
+Form: TypeAlias = tuple[float, float, int, bytes]
+"""What saturations are worked out for: base and slope of the formula, and the journal that has the lengths, by its
+token and its generation."""
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -132,7 +136,7 @@ class Postings:
         self.bitmap: Bitmap | None = None
         # Of how many postings the saturations are there, for what `saturated_for` says, and the largest of them.
         self.saturated, self.bound = 0, 0.0
-        self.saturated_for: tuple[float, float] | None = None
+        self.saturated_for: Form | None = None
 
     @property
     def docs(self) -> NDArray[np.uint32]:

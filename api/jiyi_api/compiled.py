@@ -8,7 +8,7 @@ import numpy as np
 
 from jiyi.sealed_postings import RECORD, seal
 from jiyi_api import kernel, unsealing
-from jiyi_api.columns import Journal, Postings
+from jiyi_api.columns import Form, Journal, Postings
 from jiyi_api.ranking import Question, Ranked, Scored
 
 if TYPE_CHECKING:
@@ -22,14 +22,21 @@ _NO_GROUPS = np.empty(0, np.int64)
 _NO_SPANS = np.empty((0, 2), np.int64)
 
 
-def _bound(column: Postings, journal: Journal, form: tuple[float, float]) -> float:
-    """Work out the saturations of a column, for a base and a slope; gives the largest."""
+def _bound(column: Postings, journal: Journal, form: Form) -> float:
+    """Work out the saturations of a column that are not there yet; gives the largest."""
     if column.saturated_for != form:
         column.saturated_for, column.saturated, column.bound = form, 0, 0.0
     if column.saturated < column.size:
-        found = kernel.saturate(column.docs, column.tfs, column.saturated, journal.lengths, *form, column.saturations)
+        base, slope, *_ = form
+        found = kernel.saturate(
+            column.docs, column.tfs, column.saturated, journal.lengths, base, slope, column.saturations
+        )
         column.saturated, column.bound = column.size, max(column.bound, found)
     return column.bound
+
+
+def _form(question: Question) -> Form:
+    return question.base, question.slope, question.journal.token, question.journal.generation
 
 
 def _table(question: Question) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -64,7 +71,7 @@ class NumbaRanker:
         self._reach(journal.lengths.size)
         table, groups = _table(question)
         terms = len(columns)
-        form, factor = (question.base, question.slope), question.k1 + 1.0
+        form, factor = _form(question), question.k1 + 1.0
         bounds = [
             idf * factor * _bound(column, journal, form) for column, idf in zip(columns, question.idfs, strict=True)
         ]
@@ -100,8 +107,9 @@ class NumbaRanker:
         """See `Ranker`."""
         journal = question.journal
         self._reach(journal.lengths.size)
+        form = _form(question)
         for column in question.columns:
-            _bound(column, journal, (question.base, question.slope))
+            _bound(column, journal, form)
         docs, scores = kernel.score_all(
             *_table(question),
             np.array(question.idfs, np.float64),
