@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _FURTHER = 20_000
 _REWRITTEN = 10_000
 _SPREAD_UP_TO = 100_000
+_STEPS = ("rewrites", "ingest", "memory", "query", "http", "cold_start", "under_load", "freshness")
 
 
 class Run:
@@ -119,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--documents", type=int, nargs="+", default=[20_000], metavar="N", help="sizes of the index")
     parser.add_argument("--queries", type=int, default=1_000, help="questions (default 1000)")
-    parser.add_argument("--only", nargs="+", metavar="STEP", help="only these steps, by the names shown while it runs")
+    parser.add_argument("--only", nargs="+", choices=_STEPS, metavar="STEP", help=f"only these: {', '.join(_STEPS)}")
     parser.add_argument("--publish", action="store_true", help="write the report to docs/ instead of build/")
     options = parser.parse_args()
     run = Run(options)
