@@ -22,7 +22,7 @@ _NO_GROUPS = np.empty(0, np.int64)
 _NO_SPANS = np.empty((0, 2), np.int64)
 
 
-def _bound(column: Postings, journal: Journal, form: Form) -> float:
+def _saturate(column: Postings, journal: Journal, form: Form) -> float:
     """Work out the saturations of a column that are not there yet; gives the largest."""
     if column.saturated_for != form:
         column.saturated_for, column.saturated, column.bound = form, 0, 0.0
@@ -73,7 +73,7 @@ class NumbaRanker:
         terms = len(columns)
         form, factor = _form(question), question.k1 + 1.0
         bounds = [
-            idf * factor * _bound(column, journal, form) for column, idf in zip(columns, question.idfs, strict=True)
+            idf * factor * _saturate(column, journal, form) for column, idf in zip(columns, question.idfs, strict=True)
         ]
         heap = np.empty(limit, np.uint32)
         tfs, parts, places = np.empty((limit, terms), np.uint16), np.empty((limit, terms)), np.empty(limit, np.int64)
@@ -109,7 +109,7 @@ class NumbaRanker:
         self._reach(journal.lengths.size)
         form = _form(question)
         for column in question.columns:
-            _bound(column, journal, form)
+            _saturate(column, journal, form)
         docs, scores = kernel.score_all(
             *_table(question),
             np.array(question.idfs, np.float64),
