@@ -34,7 +34,11 @@ def server_on(folder, *options):
 
 
 def knows_waitaof(client):
-    return client.execute_command("COMMAND", "INFO", "WAITAOF") != [None]
+    try:
+        client.execute_command("WAITAOF", 0, 0, 0)
+    except redis.ResponseError as error:
+        return "unknown command" not in str(error)
+    return True
 
 
 async def use(kind, settings, confirm, action):
