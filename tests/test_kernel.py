@@ -189,6 +189,17 @@ def test_what_is_passed_over_could_not_have_been_among_the_best(collection, form
     assert others == [expected] * 3
 
 
+@RANKERS
+def test_a_namespace_without_any_document_number_is_ranked_with_another(ranker):
+    """Only deletions may have come to it: it is known, has no journal, and the other one has the term."""
+    asked, full = query(), as_snapshot([(10, NOW_MS, 0.5)], {"t": [(0, 1)]})
+    empty = as_snapshot([], {"t": []})
+    wanted = Wanted(terms={"t": 1.0}, filters=asked.filters, k1=asked.k1, b=asked.b)
+    rankings = rank_snapshots(ranker, [empty, full], wanted, 3)
+    assert [ranking.found.docs.tolist() for ranking in rankings] == [[], [0]]
+    assert [ranking.total for ranking in rankings] == [0, 1]
+
+
 FORMS = st.sampled_from([(1.2, 0.3, 2), (0.5, 0.3, 2), (1.2, 1.0, 2), (1.2, 0.3, 40)])
 PIECES = st.tuples(st.just(range(12)) | st.permutations(range(12)), st.booleans(), FORMS)
 

@@ -461,7 +461,7 @@ def rank(  # noqa: PLR0913
     if spans.shape[0] or floor > 0.0:
         _narrow(union, created, importance, spans, floor)
     total = _count(union)
-    if heap.size == 0:
+    if heap.size == 0 or total == 0:  # a namespace may have no document numbers at all
         return 0, total
     weights = (idfs * (k1 + 1.0)).astype(np.float32)
     size = select(table, weights, bounds, union, created, scores, documents, heap, prunes)
