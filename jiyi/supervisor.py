@@ -52,7 +52,7 @@ class Supervisor:
     the child has lived for 60 s. The groups are stopped in their order, each when the one before has ended; within a
     group all at once, by SIGTERM and after the child's own timeout by SIGKILL. A second signal kills at once.
     Every child has its own session, so a Ctrl-C in the terminal reaches only us. On Linux the children get SIGTERM if
-    this process dies. They inherit our standard output and error.
+    this process dies, perhaps once for each of its threads. They inherit our standard output and error.
 
     `on_event` receives `child_started` (name, pid), `child_exited` (name, code, restart_in_s, which is None for a
     fatal exit), `stopping` (signal, None for `stop` and a fatal exit), `child_stopped` (name, code) and

@@ -94,7 +94,7 @@ def stop_server(process):
 
 
 def end(process):
-    """Wait for a process that has been told to stop; a second signal would cut its draining short."""
+    """Wait for a process that has been told to stop, and kill it if it does not."""
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:

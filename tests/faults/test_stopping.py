@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import anyio
@@ -27,7 +28,6 @@ pytestmark = pytest.mark.anyio
 
 BATCH, EVENTS = 10, 100
 PREFETCH = BATCHES_IN_FLIGHT * BATCH
-TERM = 1 << signal.SIGTERM - 1
 
 
 @pytest.fixture
@@ -66,17 +66,17 @@ async def full(database, settings):
     await wait_until(all_read, "the worker has read all that it holds at once")
 
 
-async def terminate(worker):
-    """Send SIGTERM and wait until it has arrived: two that wait are one."""
+async def send(worker, signum):
+    """Send a signal and wait until it has arrived: two of a kind that wait are one."""
     status = anyio.Path(f"/proc/{worker.pid}/status")
-    worker.terminate()
+    os.kill(worker.pid, signum)
 
     async def arrived():
         try:
             lines = (await status.read_text()).splitlines()
         except OSError:
             return True
-        return not any(int(line.split()[1], 16) & TERM for line in lines if line.startswith("ShdPnd"))
+        return not any(int(line.split()[1], 16) >> signum - 1 & 1 for line in lines if line.startswith("ShdPnd"))
 
     await wait_until(arrived, "the signal has arrived")
 
@@ -88,9 +88,12 @@ async def heir_finishes(two, ledger, database, settings):
     await assert_finished(ledger, database, settings, applied=EVENTS)
 
 
-async def test_sigterm_finishes_what_has_been_read_and_nothing_else(two, ledger, database, settings):
+@pytest.mark.parametrize("times", [1, 3])
+async def test_sigterm_finishes_what_has_been_read_and_nothing_else(times, two, ledger, database, settings):
+    """However often it comes: of a supervisor that is killed there is one for each of its threads."""
     await full(database, settings)
-    await terminate(two.worker)
+    for _ in range(times):
+        await send(two.worker, signal.SIGTERM)
     two.applies.release()
     assert await ended(two.worker) == 0
     assert await documents(database) == PREFETCH
@@ -100,10 +103,11 @@ async def test_sigterm_finishes_what_has_been_read_and_nothing_else(two, ledger,
     await heir_finishes(two, ledger, database, settings)
 
 
-async def test_a_second_sigterm_ends_it_at_once(two, ledger, database, settings):
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT], ids=lambda signum: signum.name)
+async def test_sigint_after_a_signal_ends_it_at_once(first, two, ledger, database, settings):
     await full(database, settings)
-    for _ in range(2):
-        await terminate(two.worker)
+    for signum in (first, signal.SIGINT):
+        await send(two.worker, signum)
     assert await ended(two.worker) == 1
     assert await pending(database, settings) == PREFETCH
     await heir_finishes(two, ledger, database, settings)

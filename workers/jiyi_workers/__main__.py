@@ -44,14 +44,18 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 async def _stop_on_signal(worker: Worker, drain_s: float) -> None:
-    """First signal: drain. Second signal, or the end of the grace time: go at once; the rest is taken over."""
+    """First signal: drain. SIGINT after it, or the end of the grace time: go at once; the rest is taken over.
+
+    SIGTERM says the same however often it comes: a supervisor that is killed sends it once for each of its threads.
+    """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             worker.stop()
             break
         with anyio.move_on_after(drain_s):
-            async for _ in signals:
-                break
+            async for signum in signals:
+                if signum == signal.SIGINT:
+                    break
         get_logger().warning("worker_cut_short")
         os._exit(1)
 
