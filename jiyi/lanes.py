@@ -47,6 +47,7 @@ class Lane(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = hiredis.Reader()
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._unsent: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._failure = ("connection", "ConnectionError")
         # The library's writer would close the transport if it went away.
@@ -59,6 +60,11 @@ class Lane(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether questions can be sent."""
         return not self._transport.is_closing()
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether all that was asked is on its way; if not, it will be when the event loop gets a turn."""
+        return not self._unsent
 
     def ask(self, *command: Any) -> asyncio.Future[Any]:
         """Send a command, which must change nothing; gives the future of its answer.
@@ -73,8 +79,20 @@ class Lane(asyncio.Protocol):
         self._waiting.append((future, deadline))
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._look_at_the_clock)
-        self._transport.write(hiredis.pack_command(command))
+        packed = hiredis.pack_command(command)
+        if len(self._waiting) == 1:
+            self._transport.write(packed)
+            return future
+        # Among others, what is asked in one turn of the loop is sent together: a write costs as much as an answer.
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.append(packed)
         return future
+
+    def _send(self) -> None:
+        if self.is_open:
+            self._transport.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     def close(self) -> None:
         """End the connection; what is unanswered fails."""

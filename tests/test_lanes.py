@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 
 import anyio
@@ -61,6 +62,32 @@ async def test_the_answer_to_a_caller_who_has_left_goes_to_nobody(database):
         assert "left" not in found
     assert found == {i: b"%d" % i for i in range(50)}
     assert lane_of(database, "key0") is lane, "the connection is still in order"
+
+
+async def test_what_is_asked_in_one_turn_of_the_loop_is_sent_together(database):
+    """The first goes at once, for most are alone; those behind it arrive as one."""
+    await database.mset({f"key{i}": i for i in range(200)})
+    await ask(database, "key0", "GET", "key0")
+    lane = lane_of(database, "key0")
+    before = await database.info("stats")
+    answers = [lane.ask("GET", "key0")]
+    assert lane.has_sent
+    answers += [lane.ask("GET", f"key{i}") for i in range(1, 200)]
+    assert not lane.has_sent
+    await asyncio.sleep(0)
+    assert lane.has_sent
+    assert await asyncio.gather(*answers) == [b"%d" % i for i in range(200)]
+    after = await database.info("stats")
+    assert after["total_reads_processed"] - before["total_reads_processed"] < 20
+
+
+async def test_a_lane_that_ends_before_the_turn_does_fails_what_was_not_sent(database):
+    await ask(database, "key", "GET", "key")
+    lane = lane_of(database, "key")
+    answers = [lane.ask("GET", "key") for _ in range(3)]
+    lane.close()
+    for found in await asyncio.gather(*answers, return_exceptions=True):
+        assert isinstance(found, UnavailableError)
 
 
 async def test_a_lane_that_has_ended_takes_no_more_questions(either):

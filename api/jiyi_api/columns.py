@@ -17,7 +17,7 @@ from jiyi.postings import DEATH, GENERATION_BYTES
 from jiyi.sealed_postings import RECORD, Columns, sealed_bytes, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -328,6 +328,18 @@ class ColumnCache:
         if not isinstance(found, Postings):
             return None
         self._entries.move_to_end((ns, term))
+        return found
+
+    def all_postings(self, ns: str, terms: Iterable[str], as_of: bytes) -> dict[str, Postings] | None:
+        """The postings of all terms, if all are here and of one state of the namespace; counts as use."""
+        entries, found = self._entries, {}
+        for term in terms:
+            key = ns, term
+            column = entries.get(key)
+            if not isinstance(column, Postings) or column.as_of != as_of:
+                return None
+            entries.move_to_end(key)
+            found[term] = column
         return found
 
     def touch(self, ns: str, term: str) -> None:

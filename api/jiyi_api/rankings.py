@@ -32,18 +32,14 @@ _NEARLY = 1e-5
 """A score in single precision is nearer to the true one than this share of it."""
 
 
-class PresentTerm(NamedTuple):
-    """A term of the question that some document has."""
+class PresentTerm(msgspec.Struct, frozen=True, gc=False):
+    """A term of the question that some document has; `worth` is what one occurrence gives, before it is saturated."""
 
     term: str
     df: int
     idf: float
     weight: float
-
-    @property
-    def worth(self) -> float:
-        """What one occurrence gives, before it is saturated."""
-        return self.idf * self.weight
+    worth: float
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +59,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def columns(self) -> list[str]:
         """All terms whose columns are needed, each once."""
-        kinds = self.order.terms if self.order else ()
-        return list(dict.fromkeys([*self.terms, *self.filters.terms, *kinds]))
+        filters, kinds = self.filters, self.order.terms if self.order else ()
+        if not (filters.groups or filters.excluded or kinds):
+            return list(self.terms)
+        return list(dict.fromkeys([*self.terms, *filters.terms, *kinds]))
 
 
 class Ranking(NamedTuple):
@@ -117,8 +115,8 @@ class Ranking(NamedTuple):
         rows, columns = tfs.nonzero()
         tf_of, score_of = tfs[rows, columns].tolist(), parts[rows, columns].tolist()
         for row, column, tf, score in zip(rows.tolist(), columns.tolist(), tf_of, score_of, strict=True):
-            term, df, idf_of_term, weight = self.terms[column]
-            matched[row].append(MatchedTerm(term, tf, df, idf_of_term, weight, score))
+            one = self.terms[column]
+            matched[row].append(MatchedTerm(one.term, tf, one.df, one.idf, one.weight, score))
         return zip(docs.tolist(), matched, map(int, self.lengths), strict=True)
 
 
@@ -142,7 +140,9 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
     else:
         dfs = {term: sum([one.terms[term].df for one in known]) for term in wanted.terms}
     present = [
-        PresentTerm(term, df, idf(size, df), weight) for term, weight in wanted.terms.items() if (df := dfs[term])
+        PresentTerm(term, df, rarity := idf(size, df), weight, rarity * weight)
+        for term, weight in wanted.terms.items()
+        if (df := dfs[term])
     ]
     present.sort(key=_WORTH, reverse=True)
     questions = [_question(one, wanted, present, avgdl, limit) for one in known]
@@ -156,9 +156,10 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
         if wanted.order is not None and wanted.order.ranking is None and wanted.min_score is None and questions:
             found = _boosted(ranker, known, questions, wanted.order, present, figures)
         rankings = found or _ordered(ranker, known, questions, wanted, present, figures)
-    iterator = iter(rankings)
-    nothing = NOTHING._replace(size=size, avgdl=avgdl)
-    rankings = [nothing if one is None else next(iterator) for one in snapshots]
+    if len(known) < len(snapshots):
+        iterator = iter(rankings)
+        nothing = NOTHING._replace(size=size, avgdl=avgdl)
+        rankings = [nothing if one is None else next(iterator) for one in snapshots]
     return rankings if len(rankings) == 1 else [one._replace(wanted=limit) for one in rankings]
 
 

@@ -175,17 +175,17 @@ class Searcher:
         """Rank snapshots of all namespaces, tier by tier; gives the rankings of each tier, namespace by namespace."""
         reader, columns = self._reader, tiers[-1].columns
         known = reader.known(namespaces[0], columns) if len(namespaces) == 1 else None
-        if known and (state := reader.ask_state(known)) is not None:
-            # What is known is ranked while the server is asked whether it still holds: the question is sent as soon
-            # as the loop gets a turn.
+        if known and (asked := reader.ask_state(known)) is not None:
+            # What is known is ranked while the server is asked whether it still holds.
             try:
-                await asyncio.sleep(0)
-                if known.stands():
+                if not asked.is_sent:
+                    await asyncio.sleep(0)
+                if asked.is_sent or known.stands():
                     rankings = [rank_snapshots(self._ranker, [known], wanted, limit) for wanted in tiers]
-                    if await reader.is_still(known, state):
+                    if await reader.is_still(known, asked):
                         return rankings
             finally:
-                state.cancel()
+                asked.answer.cancel()
         async with AsyncExitStack() as turns:
             for ns in sorted(namespaces):  # in one order for all, or two searches could wait for each other
                 await turns.enter_async_context(reader.turn(ns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import anyio
@@ -54,6 +54,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     def stands(self) -> bool:
         """Whether nobody has begun to read further into its columns: then they are still those of its instant."""
         return all(column.as_of == self.changes for column in self.terms.values())
+
+
+class Asked(NamedTuple):
+    """A question for the state of a namespace: its answer to come, and whether it is on its way to the server."""
+
+    answer: Future[Any]
+    is_sent: bool
 
 
 class SnapshotReader:
@@ -111,16 +118,13 @@ class SnapshotReader:
         journal = self.cache.journal(ns)
         if journal is None or journal.changes is None:
             return None
-        found: dict[str, Postings] = {}
-        for term in terms:
-            column = self.cache.postings(ns, term)
-            if column is None or column.as_of != journal.changes:
-                return None
-            found[term] = column
+        found = self.cache.all_postings(ns, terms, journal.changes)
+        if found is None:
+            return None
         self.cache.touch(ns, "")
         return Snapshot(journal.docs, journal.tokens, journal.changes, journal.moves, journal, found)
 
-    def ask_state(self, snapshot: Snapshot) -> Future[Any] | None:
+    def ask_state(self, snapshot: Snapshot) -> Asked | None:
         """Ask the server for the state of a namespace, for `is_still`.
 
         None when that would be no use: another server answers now, or it changes so often that it will have again.
@@ -132,13 +136,13 @@ class SnapshotReader:
         lane = lane_of(self._database, key)
         if lane is None or lane.server != journal.server:
             return None
-        return lane.ask("HMGET", key, "epoch", "changes", "fence_moves", "analyzer")
+        return Asked(lane.ask("HMGET", key, "epoch", "changes", "fence_moves", "analyzer"), lane.has_sent)
 
-    async def is_still(self, snapshot: Snapshot, state: Future[Any]) -> bool:
+    async def is_still(self, snapshot: Snapshot, asked: Asked) -> bool:
         """Tell from the answer to `ask_state` whether a snapshot is that of the instant of the answer."""
         journal = snapshot.journal
         try:
-            epoch, changes, moves, analyzer = await state
+            epoch, changes, moves, analyzer = await asked.answer
         except Refused:
             return False
         journal.restless = not (

@@ -377,8 +377,11 @@ async def test_columns_that_are_read_further_while_the_question_is_sent_are_not_
     reader, ask_state, rank, ranked = searcher._reader, searcher._reader.ask_state, searcher_module.rank_snapshots, []
 
     def begin_to_read(known):
+        ask_state(known)
+        asked = ask_state(known)
+        assert not asked.is_sent, "it waits for the turn to end, behind another"
         next(iter(known.terms.values())).as_of = None
-        return ask_state(known)
+        return asked
 
     def watch(ranker, snapshots, *rest):
         (snapshot,) = snapshots
