@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from jiyi_api.transports import JoiningTransport
+
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport
 
@@ -40,7 +42,7 @@ class Receipt(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as the base class has it
         """Start the time of the first request, unless there are too many clients."""
-        super().connection_made(transport)
+        super().connection_made(JoiningTransport(transport, self.loop))
         clients = len(self.connections)
         if clients > self.most_clients * 5 // 4:
             transport.close()

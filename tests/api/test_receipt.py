@@ -59,6 +59,14 @@ def trickle(connection, data, until):
     return False
 
 
+def test_head_and_body_of_an_answer_arrive_together(strict):
+    with connected(strict) as connection:
+        for _ in range(50):
+            connection.sendall(REQUEST)
+            head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
+            assert f"content-length: {len(body)}".encode() in head
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET /heal", REQUEST[:-2], b"POST /memory/search HTTP/1.1\r\nHost: x\r\n"])
 def test_a_head_that_never_ends_is_ended(strict, begun):
     with connected(strict) as connection:
