@@ -39,7 +39,7 @@ def _terms(self: Analyzer, text: str) -> dict[str, int]:
 
 
 async def _acknowledge_first(self: Pipeline, entries: Sequence[Entry]) -> None:
-    await self._stream.acknowledge([entry.id for entry in entries])
+    await self._acknowledger.stream.acknowledge([entry.id for entry in entries])
     await anyio.sleep(_GAP_S)
     await _process(self, entries)
 

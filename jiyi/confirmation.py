@@ -41,10 +41,15 @@ def refuse(settings: Settings, error: ResponseError) -> SettingsError | Unavaila
     return SettingsError(f"JIYI_CONFIRM is {settings.confirm}, but the server cannot confirm that: {why}")
 
 
+def is_confirmed(reply: Any) -> bool:
+    """Whether the server's answer confirms."""
+    reached = reply[0] if isinstance(reply, list) else reply
+    return bool(reached >= 1)
+
+
 def require(settings: Settings, reply: Any, entries: Sequence[str]) -> None:
     """Raise `NotConfirmedError` unless the server's answer confirms."""
-    reached = reply[0] if isinstance(reply, list) else reply
-    if isinstance(reply, Exception) or reached < 1:
+    if isinstance(reply, Exception) or not is_confirmed(reply):
         what = "written to disk" if settings.confirm == "fsync" else "copied to a replica"
         raise NotConfirmedError(
             f"{len(entries)} events are on the stream, but the server did not confirm within {settings.confirm_ms} ms "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -10,6 +11,11 @@ from redis import exceptions
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
+
+
+REQUIRED_RUN_ID: ContextVar[str] = ContextVar("required_run_id", default="")
+"""Run id of the only server process that scripts may be sent to, where that matters."""
+_SCRIPTS = ("EVALSHA", "EVAL")
 
 
 class ServerProcesses:
@@ -23,7 +29,8 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
     """Derive a connection class that learns which server process it talks to, and refuses when there is a newer one.
 
     After a failover behind one address the old server may live on: a connection to it must not be used beside
-    connections to the new one.
+    connections to the new one. And no script is sent to another process than `REQUIRED_RUN_ID`, if that is set; the
+    library's own questions about a cluster go where they have to.
     """
 
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
@@ -40,10 +47,24 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
         if self.is_connected and self.run_id is not None and processes.run_ids[self.address] != self.run_id:
             self.mark_for_reconnect()
             raise exceptions.ConnectionError("another server process has taken over at this address")
+        if arguments[0] in _SCRIPTS:
+            self.required_run_id = REQUIRED_RUN_ID.get()
         return connection.pack_command(self, *arguments)
 
-    methods = {"on_connect_check_health": on_connect_check_health, "pack_command": pack_command, "run_id": None}
-    return type(connection.__name__, (connection,), methods)
+    async def _send_packed_command(self: Any, command: Any) -> None:
+        # The last moment: the connection may have been made, or made anew, since the command was packed.
+        if self.run_id is not None:
+            required, self.required_run_id = self.required_run_id, ""
+            if required not in ("", self.run_id):
+                raise exceptions.ConnectionError("another server process has taken over")
+        await connection._send_packed_command(self, command)  # noqa: SLF001 - the library has no other place
+
+    functions = (on_connect_check_health, pack_command, _send_packed_command)
+    return type(
+        connection.__name__,
+        (connection,),
+        {"run_id": None, "required_run_id": "", **{f.__name__: f for f in functions}},
+    )
 
 
 def noticing_resets(connection: type[AbstractConnection]) -> type[AbstractConnection]:

@@ -21,7 +21,13 @@ from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from jiyi.connection_classes import ServerProcesses, identifying, noticing_resets, packing_in_c
+from jiyi.connection_classes import (
+    REQUIRED_RUN_ID,
+    ServerProcesses,
+    identifying,
+    noticing_resets,
+    packing_in_c,
+)
 from jiyi.errors import ServerNotFoundError, SettingsError, UnavailableError
 
 if TYPE_CHECKING:
@@ -247,6 +253,29 @@ def server_of(database: Database, key: str) -> str:
     with translated_errors():
         node = database.get_node_from_key(key)
     return f"{node.name} {processes.get(node.name, '')}" if node else ""
+
+
+@contextmanager
+def only_at(process: str) -> Iterator[None]:
+    """Context in which scripts go to the server process that is named as by `server_of`, or nowhere.
+
+    Where another one answers meanwhile, they raise `UnavailableError`, and nothing has been sent. "" stands for any.
+    """
+    token = REQUIRED_RUN_ID.set(process.rpartition(" ")[2])
+    try:
+        yield
+    finally:
+        REQUIRED_RUN_ID.reset(token)
+
+
+def live_together(database: Database, key: str, other: str) -> bool:
+    """Whether one server has both keys. Raises `UnavailableError` when no node of a cluster serves one of them."""
+    if not isinstance(database, RedisCluster):
+        return True
+    with translated_errors():
+        node = database.get_node_from_key(key)
+        return bool(node and node == database.get_node_from_key(other))
+    raise AssertionError  # the context swallows nothing; the type checker cannot know
 
 
 def _with_raw_streams(client: Database) -> Database:

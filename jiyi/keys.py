@@ -15,6 +15,7 @@ the end of the key and may hold any bytes, so no two (namespace, id) or (namespa
 | `tombstones:{ns}` | sorted set | id → milliseconds of the deleting entry | as the tombstones |
 | `expiries:{ns}` | sorted set | id → `expires_at` in milliseconds | as the memory |
 | `reservations:{ns}` | sorted set | token of a call that holds document numbers → its time | until applied, or a day |
+| `confirmed:{ns}` | string | nothing: written to have confirmed what was written before | a millisecond |
 | `dead:{ns}` | stream | dead letters | until dropped or replayed |
 | `letters:{ns}` | hash | version of a dead event → its letter, or `replayed` and that | until dropped or processed |
 | `failed:{ns}` | hash | id → version and reason of its last dead letter | as the dead letter |
@@ -110,6 +111,11 @@ def expiries_key(namespace: str) -> str:
 def reservations_key(namespace: str) -> str:
     """Sorted set of the document numbers given to calls that are under way."""
     return f"reservations:{{{encode_namespace(namespace)}}}"
+
+
+def confirmed_key(namespace: str) -> str:
+    """Key that a worker writes, and that is gone at once, to have confirmed what was written before."""
+    return f"confirmed:{{{encode_namespace(namespace)}}}"
 
 
 def dead_key(namespace: str) -> str:

@@ -6,14 +6,20 @@ import inspect
 from contextlib import contextmanager
 
 import anyio.to_thread
+import msgspec
 import pytest
 import redis
 from conftest import free_port, start_server, stop_server
 
+from jiyi import keys
+from jiyi.analysis import Analyzer
+from jiyi.connections import connect
 from jiyi.errors import NotConfirmedError, SettingsError, UnavailableError
 from jiyi.producer import Producer
 from jiyi.settings import Settings
+from jiyi.streams import EventStream
 from jiyi.sync_producer import SyncProducer
+from jiyi_workers.pipeline import Pipeline
 
 pytestmark = pytest.mark.anyio
 
@@ -134,6 +140,77 @@ async def test_the_error_of_an_append_is_not_hidden_by_its_confirmation(tmp_path
         client.set(settings.stream, "no stream")
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             await use(kind, settings, "replicated", lambda producer: producer.delete("m"))
+
+
+@pytest.fixture
+async def cluster(anyio_backend, cluster_url):
+    """Settings and an emptied cluster, whose nodes have neither replicas nor files; and what a worker does there."""
+    settings = Settings(redis_url=cluster_url, confirm_ms=50)
+    database = await connect(settings)
+    await database.flushall(target_nodes="primaries")
+    stream = EventStream(database, settings.stream, settings.group)
+    await stream.ensure_group()
+
+    async def work(ns, confirm, confirm_ms=50):
+        """Write a memory, let a worker process it, and give what it raised, and how many entries are not done."""
+        asked = msgspec.structs.replace(settings, confirm=confirm, confirm_ms=confirm_ms)
+        async with Producer(settings=settings) as producer:
+            await producer.write(id="m", content="redis", ns=ns)
+        held = await stream.read_new("worker", 100, 1) + await stream.read_own("worker", 100, "0-0")
+        raised = None
+        try:
+            await Pipeline(database, stream, Analyzer(), asked).process(held)
+        except* (SettingsError, UnavailableError) as errors:
+            (raised,) = errors.exceptions
+        assert await database.hget(keys.memory_key(ns, "m"), "entry") == held[0].id.encode(), "it is applied"
+        return raised, (await stream.state(0)).pending
+
+    work.database, work.settings = database, settings
+    yield work
+    await database.flushall(target_nodes="primaries")
+    await database.aclose()
+
+
+def namespaces(database, stream):
+    """A namespace on the node that has the stream, and one on another."""
+    node = database.get_node_from_key(stream)
+    names = sorted(f"ns-{i}" for i in range(50))
+    here = [ns for ns in names if database.get_node_from_key(keys.stats_key(ns)) == node]
+    return here[0], next(ns for ns in names if ns not in here)
+
+
+async def test_what_lies_apart_from_the_stream_is_confirmed_before_it_is_done(cluster):
+    """The stream's server would take it for done when the other one has forgotten it."""
+    here, there = namespaces(cluster.database, cluster.settings.stream)
+    assert await cluster(here, "replicated") == (None, 0), "both are forgotten, or none"
+    assert await cluster(there, "accepted") == (None, 0)
+    for pending in (1, 2):
+        raised, left = await cluster(there, "replicated")
+        assert (raised.code, left) == ("not_confirmed", pending)
+        assert "does not confirm within 50 ms that the changes of a namespace are at a replica" in str(raised)
+    assert await cluster.database.exists(keys.confirmed_key(there)) == 0
+
+
+async def test_where_it_cannot_be_confirmed_a_worker_says_so(cluster):
+    _, there = namespaces(cluster.database, cluster.settings.stream)
+    raised, left = await cluster(there, "fsync")
+    assert isinstance(raised, SettingsError)
+    assert "JIYI_CONFIRM is fsync, but the server cannot confirm that" in str(raised)
+    assert left == 1
+
+
+async def test_what_is_confirmed_is_done(cluster):
+    _, there = namespaces(cluster.database, cluster.settings.stream)
+    node = cluster.database.get_node_from_key(keys.stats_key(there))
+    with redis.Redis(node.host, node.port, protocol=2) as client:
+        if not knows_waitaof(client):
+            pytest.skip("this server has no WAITAOF")
+        client.config_set("appendonly", "yes")
+        try:
+            assert await cluster(there, "fsync", confirm_ms=4_000) == (None, 0)
+            assert client.info("persistence")["aof_pending_bio_fsync"] == 0
+        finally:
+            client.config_set("appendonly", "no")
 
 
 def test_a_confirmation_must_come_before_the_connection_gives_up():

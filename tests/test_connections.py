@@ -8,12 +8,12 @@ import msgspec
 import pytest
 import redis
 from conftest import free_port, start_server, stop_server, wait_until
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
 from faults.proxy import Proxy
 from faults.toxics import Toxic
 from jiyi import Producer, SyncProducer
-from jiyi.connections import connect, connect_blocking, execute, server_of, translated_errors
+from jiyi.connections import connect, connect_blocking, execute, only_at, server_of, translated_errors
 from jiyi.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio
@@ -94,6 +94,46 @@ async def slot_of(cluster, key):
     slot, first = cluster.keyslot(key), cluster.get_node_from_key(key)
     second = next(node for node in cluster.get_primaries() if node is not first)
     return slot, first, second, [(await node.execute_command("CLUSTER", "MYID")).decode() for node in (first, second)]
+
+
+async def test_scripts_for_one_server_process_go_to_no_other(either):
+    """Not on a connection that is there, nor on one that is made for them, nor in a pipeline."""
+    count = ("EVAL", "return redis.call('INCR', KEYS[1])", 1, "key")
+    right = server_of(either, "key")
+    wrong = right.rpartition(" ")[0] + " " + "0" * 40
+    pool = either.get_node_from_key("key") if isinstance(either, RedisCluster) else either.connection_pool
+    for reconnect in (False, True):
+        for process in (right, wrong):
+            if reconnect:
+                await pool.disconnect()
+            with only_at(process):
+                assert await in_pipeline(either, *count) is (process == right)
+            if reconnect:
+                await pool.disconnect()
+            with only_at(process):
+                assert await happens(execute(either, *count)) is (process == right)
+    with only_at(""):
+        assert await execute(either, *count) == 5
+    assert await execute(either, *count) == 6, "it holds for the context alone"
+
+
+async def happens(command):
+    """Whether a command gets through to the server."""
+    try:
+        await command
+    except UnavailableError:
+        return False
+    return True
+
+
+async def in_pipeline(client, *command):
+    pipeline = client.pipeline(transaction=False)
+    pipeline.execute_command(*command)
+    try:
+        (reply,) = await pipeline.execute(raise_on_error=False)
+    except redis.ConnectionError as error:
+        reply = error
+    return not isinstance(reply, Exception)
 
 
 async def test_a_slot_on_its_way_to_a_node_that_is_not_known_yet(cluster):

@@ -16,6 +16,7 @@ from conftest import wait_until
 from jiyi import Producer, keys
 from jiyi.check import check
 from jiyi.connections import connect
+from jiyi.errors import UnavailableError
 from jiyi.events import parse_entry
 from jiyi.index import IndexWriter, Outcome
 from jiyi.memories import Memory
@@ -171,6 +172,36 @@ async def test_acknowledged_entries_that_come_back_change_nothing(pair, database
     await consumer.catch_up()
     assert (await consumer.stream.state(0)).pending == 0
     assert await database.get(keys.journal_key("default")) == journal
+    assert await problems(database, pair.settings) == []
+
+
+@pytest.mark.parametrize("step", ["applied", "filed"])
+async def test_who_has_never_heard_of_an_effect_is_not_told_that_it_is_done(
+    step, pair, database, consumer, producer, analyzer
+):
+    """The replica has the entry, but not what became of it, and is promoted right before the acknowledgement."""
+    await producer.write(id="m", content="common")
+    (entry,) = await consumer.read()
+    await pair.in_sync()
+    acknowledge = consumer.stream.acknowledge
+
+    async def late(entries):
+        pair.fail_over()
+        await recovered(database)
+        consumer.stream.acknowledge = acknowledge
+        await acknowledge(entries)
+
+    pair.fall_behind()
+    consumer.stream.acknowledge = late
+    reason = "was delivered 5 times without success"
+    pipeline = consumer.pipeline
+    with pytest.raises(UnavailableError):
+        await (pipeline.process([entry]) if step == "applied" else pipeline.bury(entry, "max_deliveries", reason))
+    assert (await consumer.stream.state(0)).pending == 1
+    assert not await database.exists(keys.stats_key("default")), "nothing of it was there"
+    await consumer.catch_up()
+    assert (await consumer.stream.state(0)).pending == 0
+    assert set((await Asker(database, pair.settings, analyzer).scores("common"))[0]) == {"m"}
     assert await problems(database, pair.settings) == []
 
 

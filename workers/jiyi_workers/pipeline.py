@@ -18,6 +18,7 @@ from jiyi.index import IndexWriter, Outcome
 from jiyi.logs import get_logger, id_hash
 from jiyi.packing import Change
 from jiyi.scripts import Filing
+from jiyi_workers.acknowledging import Acknowledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,10 +55,10 @@ class Pipeline:
         watching: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._database = database
-        self._stream = stream
         self._analyzer = analyzer
         self._settings = settings
         self._watching = watching
+        self._acknowledger = Acknowledger(database, stream, settings)
         self._writer = IndexWriter(database, analyzer.fingerprint, observe=metrics.APPLY_SECONDS.observe)
         self._limiter = anyio.CapacityLimiter(_NAMESPACES_AT_ONCE)
 
@@ -86,8 +87,10 @@ class Pipeline:
         Where the server refuses that (a damaged namespace, a group that is gone), the entry stays pending.
         """
         ns, memory_id = identify(entry.fields)
+        server = self._acknowledger.server(ns)
         try:
             await self._file(entry, ns, memory_id, code, reason, deliveries)
+            await self._acknowledger.acknowledge(ns, server, [entry.id])
         except ResponseError as error:
             log.exception("letter_refused", ns=ns, error=str(error), entry=entry.id)
             metrics.WORKER_ERRORS.labels("refused").inc()
@@ -118,7 +121,6 @@ class Pipeline:
             if version != entry.id:
                 await scripts.settle_replay(self._database, ns, memory_id, version)
         await self._wake(ns, [memory_id] if memory_id is not None else [])
-        await self._stream.acknowledge([entry.id])
 
     async def _decode(self, entries: Sequence[Entry]) -> list[tuple[Entry, Event]]:
         events = []
@@ -154,10 +156,11 @@ class Pipeline:
     async def _apply(self, ns: str, group: list[tuple[Event, Change]], failures: list[UnavailableError]) -> None:
         async with self._limiter:
             try:
+                server = self._acknowledger.server(ns)
                 outcomes = await self._writer.apply(ns, [change for _, change in group])
                 await self._settle(ns, [event for event, _ in group if event.version != event.entry])
                 await self._wake(ns, [event.id for event, _ in group])
-                await self._stream.acknowledge([event.entry for event, _ in group])
+                await self._acknowledger.acknowledge(ns, server, [event.entry for event, _ in group])
             except UnavailableError as error:
                 failures.append(error)
                 return
