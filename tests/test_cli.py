@@ -411,8 +411,12 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(jiyi):
     letters.sort(key=lambda letter: letter["id"])  # two workers may file them in either order
     assert letters[0]["letter"] in jiyi("dead", "list", "--ns", "dead"), "an id is shown whole, to be copied"
     assert [(one["id"], one["code"]) for one in letters] == [("d0", "invalid_field"), ("d1", "invalid_field")]
-    shown = json.loads(jiyi("dead", "show", letters[0]["letter"], "--ns", "dead"))
+    shown = json.loads(jiyi("dead", "show", letters[0]["letter"], "--ns", "dead", "--json"))
     assert {"name": "content", "value": "x", "exact": True} in shown["fields"]
+    told = jiyi("dead", "show", letters[0]["letter"], "--ns", "dead")
+    lines = [line.split() for line in told.splitlines()]
+    assert ["letter", letters[0]["letter"]] in lines
+    assert ["content", "x"] in lines
     assert "importance" in jiyi("dead", "list", "--ns", "dead")
     (dropped,) = json.loads(jiyi("dead", "drop", letters[0]["letter"], "--ns", "dead", "--json"))
     assert dropped == {"letter": letters[0]["letter"], "ns": "dead", "id": "d0"}
@@ -454,7 +458,7 @@ def test_what_no_worker_has_filed_is_listed_shown_and_dropped(jiyi):
     letter = client.xadd("dead:{foreign}", {"x": "secret"}).decode()
     assert letter in jiyi("dead", "list", "--ns", "foreign")
     assert json.loads(jiyi("dead", "list", "--ns", "foreign", "--json"))[1]["code"] == "foreign"
-    assert json.loads(jiyi("dead", "show", letter, "--ns", "foreign"))["fields"][0]["value"] == "secret"
+    assert json.loads(jiyi("dead", "show", letter, "--ns", "foreign", "--json"))["fields"][0]["value"] == "secret"
     assert "was not filed by jiyi" in jiyi("dead", "replay", letter, "--ns", "foreign", status=1)
     assert f"dead:{{foreign}} {letter}" in jiyi("check", "--ns", "foreign", status=1)
     assert "1 replayed" in jiyi("dead", "replay", "--all", "--ns", "foreign")

@@ -25,6 +25,7 @@ from jiyi.cli.context import (
     run,
     settings_with_server,
 )
+from jiyi.cli.hits import plain
 from jiyi.dead_letters import DeadLetter, Replays
 from jiyi.errors import BacklogFullError
 from jiyi.events import parse_letter
@@ -69,10 +70,29 @@ def list_letters(ns: AllNamespaces = None, limit: Limit = None, as_json: Json = 
 
 
 @app.command("show")
-def show(letter: Annotated[str, typer.Argument(help="Id of the letter.")], ns: Namespace = DEFAULT_NAMESPACE) -> None:
-    """Show one dead letter with the fields of its event (this prints the memory's content), as JSON."""
+def show(
+    letter: Annotated[str, typer.Argument(help="Id of the letter.")],
+    ns: Namespace = DEFAULT_NAMESPACE,
+    as_json: Json = False,
+) -> None:
+    """Show one dead letter with the fields of its event (this prints the memory's content)."""
     (found,) = _run(_find, ns, [letter])
-    print_json(LetterView.of(found))
+    view = LetterView.of(found)
+    if as_json:
+        print_json(view)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    facts = {"letter": view.letter, "namespace": view.ns, "memory": view.id or "-", "entry": view.entry}
+    facts |= {"code": view.code, "reason": view.reason, "when": view.dead_at, "deliveries": str(view.deliveries)}
+    for name, value in facts.items():
+        table.add_row(name, escape(value), style="dim")
+    for field in view.fields:
+        table.add_row(escape(plain(field.name)), escape(plain(str(field.value))))
+    console.print(table)
+    if not all(field.exact for field in view.fields):
+        messages.print("some bytes are no text, and are shown as \N{REPLACEMENT CHARACTER}")
 
 
 @app.command("replay")
