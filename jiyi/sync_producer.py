@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
@@ -16,7 +17,7 @@ from jiyi.errors import UnavailableError
 from jiyi.memories import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from jiyi.connections import BlockingDatabase
     from jiyi.events import Accepted
     from jiyi.memories import MemoryFields
+
+_NOT_OPEN = "the producer is not open: use `with SyncProducer(url) as producer`"
 
 
 class SyncProducer(Appending):
@@ -63,10 +66,16 @@ class SyncProducer(Appending):
                 raise confirmation.refuse(self.settings, error) from None
 
     def close(self) -> None:
-        """Close the connections; the producer can be opened again."""
+        """Close the connections; the producer can be opened again.
+
+        Waits for what other threads are sending. What they have left then raises `RuntimeError`.
+        """
         database, self._database = self._database, None
         if database is not None:
-            database.close()
+            with ExitStack() as turns:
+                for _ in range(self.settings.max_pool):
+                    turns.enter_context(self._turns)
+                database.close()
 
     def __enter__(self) -> Self:
         self.open()
@@ -92,7 +101,7 @@ class SyncProducer(Appending):
     def send(self, events: Sequence[EncodedEvent]) -> list[Accepted]:
         """Append encoded events in their order; see `Producer.send`."""
         if (database := self._database) is None:
-            raise RuntimeError("the producer is not open: use `with SyncProducer(url) as producer`")
+            raise RuntimeError(_NOT_OPEN)
         accepted: list[Accepted] = []
         for i, chunk in enumerate(chunks(events)):
             if i % CHUNKS_PER_LOOK == 0:
@@ -101,11 +110,19 @@ class SyncProducer(Appending):
             self._backlog.appended(len(chunk))
         return accepted
 
+    @contextmanager
+    def _turn(self, database: BlockingDatabase) -> Iterator[None]:
+        """Context of a call to the server: there are no more at once than connections."""
+        with self._turns:
+            if self._database is not database:
+                raise RuntimeError(_NOT_OPEN)
+            yield
+
     def _wait_for_room(self, database: BlockingDatabase, chunk: Sequence[EncodedEvent], written: int) -> None:
         backlog, count = self._backlog, sum(not event.deletes for event in chunk)
         execute: Any = database.execute_command
         while count and backlog.must_look(count):
-            with self._turns, translated_errors():
+            with self._turn(database), translated_errors():
                 backlog.looked(execute("XLEN", self.settings.stream))
             if backlog.has_room():
                 break
@@ -114,7 +131,7 @@ class SyncProducer(Appending):
             time.sleep(WAIT_S)
 
     def _append(self, database: BlockingDatabase, chunk: Sequence[EncodedEvent]) -> list[Any]:
-        with self._turns:
+        with self._turn(database):
             try:
                 with translated_errors():
                     execute: Any = database.execute_command

@@ -428,6 +428,32 @@ async def test_threads_share_a_sync_producer(url, stream):
     assert {event.id for event in await decoded(stream)} == {f"{t}-{i}" for t in range(12) for i in range(20)}
 
 
+async def test_a_sync_producer_that_is_closed_under_its_threads(url, stream):
+    """What they are sending is through first; the next call says what is wrong, and nothing is in between."""
+    settings = Settings(redis_url=url, stream=stream.name, max_pool=3)
+    accepted, raised = [], []
+
+    def write(writer):
+        try:
+            while True:
+                accepted.append(writer.write(content="x").id)
+        except BaseException as error:  # noqa: BLE001 - whatever it may be
+            raised.append(str(error))
+
+    for _ in range(10):
+        writer = SyncProducer.connect(settings=settings)
+        threads = [threading.Thread(target=write, args=(writer,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        await anyio.sleep(0.05)
+        await anyio.to_thread.run_sync(writer.close)
+        for thread in threads:
+            await anyio.to_thread.run_sync(thread.join)
+    assert set(raised) == {"the producer is not open: use `with SyncProducer(url) as producer`"}
+    assert len(raised) == 60
+    assert sorted(event.id for event in await decoded(stream)) == sorted(accepted)
+
+
 def test_new_ids_are_uuids_of_version_7_with_the_time():
     before = time.time_ns() // 1_000_000
     made = uuid.UUID(new_id())
