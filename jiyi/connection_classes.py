@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 REQUIRED_RUN_ID: ContextVar[str] = ContextVar("required_run_id", default="")
-"""Run id of the only server process that scripts may be sent to, where that matters."""
-_SCRIPTS = ("EVALSHA", "EVAL")
+"""Run id of the only server process that changes may be sent to, where that matters."""
+_CHANGES = ("EVALSHA", "EVAL", "SET")
 
 
 class ServerProcesses:
@@ -29,7 +29,7 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
     """Derive a connection class that learns which server process it talks to, and refuses when there is a newer one.
 
     After a failover behind one address the old server may live on: a connection to it must not be used beside
-    connections to the new one. And no script is sent to another process than `REQUIRED_RUN_ID`, if that is set; the
+    connections to the new one. And no change is sent to another process than `REQUIRED_RUN_ID`, if that is set; the
     library's own questions about a cluster go where they have to.
     """
 
@@ -47,7 +47,7 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
         if self.is_connected and self.run_id is not None and processes.run_ids[self.address] != self.run_id:
             self.mark_for_reconnect()
             raise exceptions.ConnectionError("another server process has taken over at this address")
-        if arguments[0] in _SCRIPTS:
+        if arguments[0] in _CHANGES:
             self.required_run_id = REQUIRED_RUN_ID.get()
         return connection.pack_command(self, *arguments)
 

@@ -49,6 +49,7 @@ _AWAY: tuple[tuple[type[Exception], str, float], ...] = (
     (exceptions.TimeoutError, "timeout", 1.0),
     (exceptions.ReadOnlyError, "readonly", 2.0),
     (exceptions.OutOfMemoryError, "oom", 10.0),
+    (exceptions.NoPermissionError, "noperm", 5.0),
     (exceptions.ClusterError, "cluster", 2.0),  # also when nodes send a client back and forth
     (exceptions.TryAgainError, "cluster", 1.0),
     (exceptions.AskError, "cluster", 2.0),  # and MOVED: the one server that a client knows is part of a cluster now
@@ -75,6 +76,7 @@ _AWAY_CODES = {
     "NOREPLICAS": ("noreplicas", 2.0),
     "CLUSTERDOWN": ("cluster", 2.0),
     "OOM": ("oom", 10.0),
+    "ACL": ("noperm", 5.0),  # "ACL failure in script"
     "max": ("connection", 1.0),  # "max number of clients + cluster connections reached", to AUTH
 }
 """The same by the first words of error replies for which the library has no class (it has taken away an ERR)."""
@@ -86,6 +88,7 @@ _EXPLAINED = {
     "oom": "its memory is full (maxmemory); writes wait until there is room, deletes and reads go on",
     "busy": "it is busy with a long script or command",
     "misconf": "it cannot write its data to disk (MISCONF)",
+    "noperm": "the user of JIYI_REDIS_URL may not run a command or use a key (NOPERM); ACL LOG on the server names it",
     "noreplicas": "too few replicas are connected to it (min-replicas-to-write)",
     "cluster": "no node of the cluster serves the key now",
 }
@@ -257,7 +260,7 @@ def server_of(database: Database, key: str) -> str:
 
 @contextmanager
 def only_at(process: str) -> Iterator[None]:
-    """Context in which scripts go to the server process that is named as by `server_of`, or nowhere.
+    """Context in which scripts and SET go to the server process that is named as by `server_of`, or nowhere.
 
     Where another one answers meanwhile, they raise `UnavailableError`, and nothing has been sent. "" stands for any.
     """

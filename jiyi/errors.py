@@ -84,7 +84,8 @@ class UnavailableError(JiyiError):
     """Redis, or the reader, cannot answer right now; `retry_after_s` says when to ask again.
 
     `code` is a stable word for programs and metrics: `connection` and `timeout` (after these the outcome of a write
-    is unknown), `loading`, `busy`, `oom`, `readonly`, `misconf`, `noreplicas`, `cluster`, `conflict`, `starting`.
+    is unknown), `loading`, `busy`, `oom`, `readonly`, `misconf`, `noperm`, `noreplicas`, `cluster`, `conflict`,
+    `not_confirmed`, `starting`.
     """
 
     def __init__(self, message: str, retry_after_s: float = 1.0, *, code: str = "connection") -> None:

@@ -2,10 +2,14 @@
 
 Scripts are called by their SHA-1 and sent whole once when the server does not know them (after a restart,
 a failover or SCRIPT FLUSH). Status codes are those of the scripts' headers; a test compares them.
+
+A script that writes with several commands begins with a look at the user's permissions for these (`_LOOK`): one that is
+missing must not end it half-way. Permissions for keys show before the first write, in what the script reads.
 """
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from functools import cache
 from hashlib import sha1
@@ -26,6 +30,17 @@ if TYPE_CHECKING:
     from jiyi.connections import Database
 
 Argument = str | bytes | int | float
+
+WRITES = frozenset(
+    ("APPEND", "DEL", "HDEL", "HINCRBY", "HSET", "PERSIST", "RENAME", "SET", "SETRANGE",
+     "XACK", "XADD", "XDEL", "XTRIM", "ZADD", "ZREM", "ZREMRANGEBYSCORE")
+)  # fmt: skip
+"""The commands with which scripts write, besides XGROUP, which has subcommands."""
+_LOOK = (
+    "for _, command in ipairs({%s}) do if not redis.acl_check_cmd(command, KEYS[1]) then return "
+    "redis.error_reply('NOPERM this user has no permissions to run the command ' .. command) end end"
+)
+_command = re.compile(r"'([A-Z]{3,})'").findall
 
 
 class PrepareStatus(IntEnum):
@@ -81,10 +96,20 @@ def folder() -> Traversable:
 def load_all() -> Mapping[str, Script]:
     """Read all scripts at once, by name: a process that has no file descriptor left must not have to open a file."""
     sources = {file.name: file.read_text(encoding="utf-8") for file in folder().iterdir() if file.name.endswith(".lua")}
-    return {
-        name.removesuffix(".lua"): Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
-        for name, source in sources.items()
-    }
+    return {name.removesuffix(".lua"): _script(_permitted(source)) for name, source in sources.items()}
+
+
+def _script(source: str) -> Script:
+    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def _permitted(source: str) -> str:
+    """Put the look at permissions into the empty line behind the header, so that the numbers of lines stay right."""
+    writes = sorted(WRITES.intersection(_command(source)))
+    if len(writes) <= 1:
+        return source
+    look = _LOOK % ", ".join(map(repr, writes))
+    return source.replace("\n\n", f"\n{look}\n", 1)
 
 
 def load(name: str) -> Script:
@@ -95,8 +120,7 @@ def load(name: str) -> Script:
 @cache
 def allowing_oom(name: str) -> Script:
     """Give the variant of a script that also runs while the server's memory is full: the same code, another flag."""
-    source = load(name).source.replace("#!lua\n", "#!lua flags=allow-oom\n", 1)
-    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+    return _script(load(name).source.replace("#!lua\n", "#!lua flags=allow-oom\n", 1))
 
 
 async def call(  # noqa: PLR0913 - two of them are for few

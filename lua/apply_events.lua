@@ -1,8 +1,8 @@
 #!lua
 -- Apply a batch of prepared events of one namespace: documents, postings, df, journal, ids, counters, fences.
 --
--- Guarantee: all or nothing. Everything is read and checked first (epoch, analyzer, fences, types, counters);
---   any answer but OK, and any error, comes before the first write. Applying the same batch again answers
+-- Guarantee: all or nothing. Everything is read and checked first (epoch, analyzer, fences, types, counters,
+--   permissions); any answer but OK, and any error, comes before the first write. Applying the same batch again answers
 --   CONFLICT, since its fences have moved.
 --
 -- KEYS[1..6]   stats:{ns}, journal:{ns}, tombstones:{ns}, expiries:{ns}, failed:{ns}, reservations:{ns}
@@ -218,7 +218,7 @@ if at ~= #ARGV + 1 or term_key ~= #KEYS + 1 then
   return redis.error_reply('ERR keys or arguments are missing or too many')
 end
 
--- Writes. Nothing below can fail: types, counters and memory were checked above.
+-- Writes. Nothing below can fail: types, counters, permissions and memory were checked above.
 
 local function chunked(command, key, list)
   for from = 1, #list, CHUNK do

@@ -717,3 +717,20 @@ async def test_memory_that_runs_out_half_way_does_not_cut_a_call_in_two(database
             assert contents(found, ns.encode()) == {"m1": terms}
     assert answers[0] is None
     assert answers[-1] is ApplyStatus.OK
+
+
+@pytest.mark.parametrize("command", ["append", "del", "hdel", "hset", "set", "zadd", "zrem"])
+async def test_a_command_that_the_user_may_not_run_does_not_end_it_half_way(command, database):
+    """Here all are needed: a rewrite, a delete, and a term that outgrows its bucket."""
+    await many(database, 12)
+    call = await packed(database, NS, write("m1", "50-0", "x y"), delete("m2", "51-0"), write("m99", "52-0", "x"))
+    before = await dump(database, NS)
+    await database.execute_command("ACL", "SETUSER", "default", f"-{command}")
+    try:
+        with pytest.raises(UnavailableError, match="NOPERM") as raised:
+            await send(database, call)
+        assert raised.value.code == "noperm"
+    finally:
+        await database.execute_command("ACL", "SETUSER", "default", f"+{command}")
+    assert await dump(database, NS) == before
+    assert await send(database, call) is ApplyStatus.OK

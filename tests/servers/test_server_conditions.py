@@ -143,6 +143,24 @@ async def test_a_server_that_cannot_write_its_file_refuses_and_comes_back(servic
             assert service.reader.found("redis", ns="disk")
 
 
+@pytest.mark.parametrize("command", ["hset", "append", "xack", "zrem"])
+async def test_a_permission_that_is_taken_away_is_waited_for(command, service, client):
+    """It is the operator's mistake and not that of the entries: none becomes a dead letter, or is applied by halves."""
+    server, load = service.server, service.load("permission", seed=10)
+    async with loaded(service, client, load):
+        server.command("ACL", "SETUSER", "default", f"-{command}")
+        try:
+
+            async def waits():
+                lines = service.worker_lines("redis_unavailable")
+                return sum("NOPERM" in line["error"] for line in lines) >= 6
+
+            await wait_until(waits, "the workers wait for the permission")
+            assert service.reader.found("redis", ns="permission")
+        finally:
+            server.command("ACL", "SETUSER", "default", "+@all")
+
+
 async def test_a_server_that_must_write_its_file_dies_of_a_full_disk(service, client):
     """With `appendfsync always` it ends itself rather than promise what it cannot keep; started again, all is there."""
     server, load = service.server, service.load("always", seed=9)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from redis.exceptions import ResponseError
 
-from jiyi import confirmation, keys, scripts
+from jiyi import confirmation, keys
 from jiyi.appending import node_of
 from jiyi.connections import live_together, only_at, server_of, translated_errors
 from jiyi.errors import UnavailableError
@@ -60,7 +60,8 @@ class Acknowledger:
         node = node_of(self._database, key)
         with translated_errors(), anyio.CancelScope(shield=True):
             pipeline: Any = self._database.pipeline(transaction=False)
-            pipeline.execute_command("EVAL", scripts.load("touch_confirmed").source, 1, key)
+            # WAIT and WAITAOF ask for the last write of their own connection, which everything before comes along with.
+            pipeline.execute_command("SET", key, "", "PX", 1)
             pipeline.execute_command(*command, **node)
             written, reached = await pipeline.execute(raise_on_error=False)
             if isinstance(written, Exception):
