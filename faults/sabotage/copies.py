@@ -83,7 +83,7 @@ class Copy:
         """Give the environment in which Python, and every process that it starts, takes the code of this copy."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("JIYI_", "PYTEST_"))}
         places = [str((self.checkout / place).resolve()) for place in dict.fromkeys(PACKAGES.values())]
-        return kept | {"PYTHONPATH": os.pathsep.join(places)}
+        return kept | {"PYTHONPATH": os.pathsep.join(places), "JIYI_TEST_PLANTED": "1"}
 
     async def verify(self) -> None:
         """Raise `CopyError` unless a process started anywhere runs the code and the scripts of this copy."""
@@ -108,7 +108,6 @@ class Copy:
         """Run tests of this copy; up to the first failure, or all. Ends what it has started."""
         command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
         command += [f"--basetemp={self._temporary}", f"--junitxml={self._report}", "-o", "junit_family=xunit1"]
-        command += ["--hypothesis-profile=ci"]  # no deadlines, and the same examples every time
         command += [f"--ignore={OWN_TEST}", *(["-x"] if first_only else []), *targets]
         self._report.unlink(missing_ok=True)
         started, status = time.monotonic(), None
