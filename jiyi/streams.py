@@ -144,7 +144,7 @@ class EventStream:
         waiting = [raw.decode() for raw in (pending[1], unread[0][0] if unread else None) if raw is not None]
         oldest = min(waiting, key=parse_entry, default=None)
         age_ms = 0 if oldest is None else max(0, now_ms - parse_entry(oldest)[0])
-        lag = group.get("lag")
+        lag = group.get("lag") if unread else 0  # the server may have miscounted, see `sweep`
         floor = pending[1].decode() if pending[1] is not None else next_entry(delivered)
         return GroupState(None if lag is None else int(lag), int(pending[0]), age_ms, int(group["consumers"]), floor)
 
@@ -155,7 +155,8 @@ class EventStream:
     async def sweep(self) -> Sweep | None:
         """Remove what every group on the stream has processed, and find out what somebody else has removed.
 
-        Never an unread or pending entry. None when the stream or the group does not exist.
+        Never an unread or pending entry. Also sets right the lag that the server tells, where a failover or a restart
+        has falsified it (see `sweep_stream.lua`). None when the stream or the group does not exist.
         """
         reply = await scripts.sweep_stream(self._database, self.name, self._group)
         return Sweep(int(reply[0]), int(reply[1]), reply[2].decode(), reply[3].decode()) if reply else None
