@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from jiyi.connections import Database
 
 START = "0-0"
+_END = f"{2**64 - 1}-{2**64 - 2}"
+"""No entry can be after it but the very last one, whose id `XREADGROUP` takes for `>`."""
 
 
 class Entry(NamedTuple):
@@ -95,6 +97,13 @@ class EventStream:
             "XREADGROUP", "GROUP", self._group, consumer, "COUNT", count, "STREAMS", self.name, after
         )
         return _entries(reply[0][1]) if reply else []
+
+    async def attend(self, consumer: str) -> None:
+        """Be heard of as a consumer, and read nothing.
+
+        Up to Redis 7.0 a read of new entries that gets none leaves no trace: who waits is not in the list of consumers.
+        """
+        await self.read_own(consumer, 1, _END)
 
     async def claim(self, consumer: str, idle_ms: int, cursor: str, count: int) -> Claim:
         """Take over up to `count` entries that have been pending for `idle_ms`; carry the cursor on."""
