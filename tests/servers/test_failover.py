@@ -265,9 +265,7 @@ async def all_run(loads, count):
 
 async def same_everywhere(loads, lost, reader, settings, analyzer):
     """Everything is processed and right, and the reader scores as a fresh one does."""
-    async with aclosing(
-        await connect(settings)
-    ) as database:  # also when it fails: what is left open fails the next test
+    async with aclosing(await connect(settings)) as database:  # what a failure left open would fail the next test
         for load, entries in zip(loads, lost, strict=True):
             await load.verify_without(database, entries)
             for word in WORDS:
