@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from jiyi.connections import Database
 
 START = "0-0"
+_END = f"{2**64 - 1}-{2**64 - 2}"
+"""No entry can be after it but the very last one, whose id `XREADGROUP` takes for `>`."""
 
 
 class Entry(NamedTuple):
@@ -96,6 +98,13 @@ class EventStream:
         )
         return _entries(reply[0][1]) if reply else []
 
+    async def attend(self, consumer: str) -> None:
+        """Be heard of as a consumer, and read nothing.
+
+        Up to Redis 7.0 a read of new entries that gets none leaves no trace: who waits is not in the list of consumers.
+        """
+        await self.read_own(consumer, 1, _END)
+
     async def claim(self, consumer: str, idle_ms: int, cursor: str, count: int) -> Claim:
         """Take over up to `count` entries that have been pending for `idle_ms`; carry the cursor on."""
         reply = await self._run("XAUTOCLAIM", self.name, self._group, consumer, idle_ms, cursor, "COUNT", count)
@@ -144,7 +153,7 @@ class EventStream:
         waiting = [raw.decode() for raw in (pending[1], unread[0][0] if unread else None) if raw is not None]
         oldest = min(waiting, key=parse_entry, default=None)
         age_ms = 0 if oldest is None else max(0, now_ms - parse_entry(oldest)[0])
-        lag = group.get("lag")
+        lag = group.get("lag") if unread else 0  # the server may have miscounted, see `sweep`
         floor = pending[1].decode() if pending[1] is not None else next_entry(delivered)
         return GroupState(None if lag is None else int(lag), int(pending[0]), age_ms, int(group["consumers"]), floor)
 
@@ -155,7 +164,8 @@ class EventStream:
     async def sweep(self) -> Sweep | None:
         """Remove what every group on the stream has processed, and find out what somebody else has removed.
 
-        Never an unread or pending entry. None when the stream or the group does not exist.
+        Never an unread or pending entry. Also sets right the lag that the server tells, where a failover or a restart
+        has falsified it (see `sweep_stream.lua`). None when the stream or the group does not exist.
         """
         reply = await scripts.sweep_stream(self._database, self.name, self._group)
         return Sweep(int(reply[0]), int(reply[1]), reply[2].decode(), reply[3].decode()) if reply else None

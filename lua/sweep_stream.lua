@@ -3,7 +3,10 @@
 --
 -- Guarantee: never removes an unread or pending entry. An entry that vanished before it was acknowledged is counted
 --   once: at the first call that sees exactly what is unread (always, unless entries are unread and more than COUNTED
---   lie between the oldest one that some group has not processed and the last one delivered to ours).
+--   lie between the oldest one that some group has not processed and the last one delivered to ours). Under the same
+--   condition the server's count of what the group has read is set right, and with it the lag that XINFO tells: Redis
+--   7.0 tells neither replicas nor the append-only file of that count, so it is wrong after a failover or a restart;
+--   and any server loses it where the group reads past entries that somebody removed.
 --
 -- KEYS[1..2]   the stream, processed:{stream}
 -- ARGV[1]      group
@@ -98,5 +101,9 @@ if lost ~= known_lost then
 end
 if known[4] ~= delivered then
   redis.call('HSET', processed, group .. ':delivered', delivered)
+end
+local entries_read = about['entries-added'] - unread
+if ours['entries-read'] ~= entries_read then
+  redis.call('XGROUP', 'SETID', stream, group, delivered, 'ENTRIESREAD', entries_read)
 end
 return { removed, math.max(0, lost - known_lost), known[4] or '0-0', first and first[1] or '' }

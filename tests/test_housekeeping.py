@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from conftest import wait_until
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
@@ -80,6 +81,26 @@ async def test_a_dead_letter_that_is_older_than_deletes_can_still_be_replayed(
     for _ in range(2):
         await housekeeping.sweep()
     assert not await database.exists(keys.memory_key("default", "deleted"))
+
+
+async def test_a_worker_that_waits_is_in_the_list_of_consumers(database, stream, housekeeping, settings):
+    """Also where a read that gets nothing leaves no trace; it is renewed in time, and reads nothing by that."""
+    entries = [await append(database, settings, event="write", id=f"m{i}", content="x") for i in range(2)]
+    await housekeeping.sweep("waiting")
+    (waiting,) = await stream.consumers()
+    assert (waiting["name"], waiting["pending"]) == (b"waiting", 0)
+    housekeeping._consumer_idle_ms = 100
+
+    async def idle_ms():
+        (waiting,) = await stream.consumers()
+        return waiting["idle"] if waiting["idle"] > 100 else None
+
+    silent_ms = await wait_until(idle_ms, "it has not been heard of")
+    await housekeeping.sweep("waiting")
+    (waiting,) = await stream.consumers()
+    assert waiting["name"] == b"waiting"
+    assert waiting["idle"] < silent_ms
+    assert [entry.id for entry in await stream.read_new("c", 10, 1)] == entries
 
 
 async def test_names_that_are_no_text_stop_nobody(database, stream, housekeeping, settings):

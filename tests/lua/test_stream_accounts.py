@@ -1,4 +1,4 @@
-"""Any life of a stream: the sweep removes what every group has processed, and tells every loss, once.
+"""Any life of a stream: the sweep removes what every group has processed, tells each loss once, and sets the lag right.
 
 A small exact model: what each entry is to each group. The script runs with a lower limit of what it counts one by
 one, so that histories of a few entries reach it.
@@ -21,6 +21,7 @@ OURS = ("workers", "second")
 SOME = st.sets(st.integers(0, 11), max_size=5)
 WEIGHTS = {
     "append": 5,
+    "miscount": 1,
     "read": 3,
     "work": 4,
     "acknowledge": 3,
@@ -45,6 +46,10 @@ def text(entry):
 
 def after(entry):
     return (entry[0], entry[1] + 1) if entry[1] < LAST else (entry[0] + 1, 0)
+
+
+def named(flat):
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 class Group:
@@ -101,6 +106,7 @@ class Stream(RuleBasedStateMachine):
             name = ours
         given = {
             "append": (steps,),
+            "miscount": (name, count),
             "read": (name, consumer, count),
             "work": (ours, consumer, count, places),
             "acknowledge": (name, places, others),
@@ -231,6 +237,10 @@ class Stream(RuleBasedStateMachine):
         """Remove all but the newest entries."""
         self.trim(length)
 
+    def miscount(self, name, count):
+        """A failover has made the server forget how many entries the group has read."""
+        self.send("XGROUP", "SETID", STREAM, name, text(self.groups[name].delivered), "ENTRIESREAD", count)
+
     def foreign_group(self):
         """Somebody else begins or ends to read the stream."""
         if self.groups.pop("foreign", None):
@@ -276,7 +286,15 @@ class Stream(RuleBasedStateMachine):
             group.told, group.last_look = lost, text(group.delivered)
         self.present = kept
         assert self.script("sweep_stream", name) == expected
+        if not deferred:
+            self.lag_is_right(name, len({entry for entry in group.unread & kept if entry > group.delivered}))
         assert [entry for entry, _ in self.send("XRANGE", STREAM, "-", "+")] == list(map(text, sorted(kept)))
+
+    def lag_is_right(self, name, unread):
+        """Unless something was removed from what the group has yet to read: then the server tells nothing."""
+        (found,) = [info for row in self.send("XINFO", "GROUPS", STREAM) if (info := named(row))["name"] == name]
+        assert found["lag"] in {unread, None}
+        assert found["entries-read"] == named(self.send("XINFO", "STREAM", STREAM))["entries-added"] - unread
 
     def teardown(self):
         """When everything is processed, everything is gone, and every entry was acknowledged or is told as lost."""

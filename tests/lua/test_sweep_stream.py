@@ -1,4 +1,4 @@
-"""`sweep_stream`: what is processed goes, nothing else does, and what somebody else removed is found out."""
+"""`sweep_stream`: what is processed goes, nothing else; what somebody else removed is found out; the lag is right."""
 
 from __future__ import annotations
 
@@ -320,6 +320,73 @@ async def test_a_group_made_again_begins_without_losses(group):
     assert await lost(group) == 0
     await group.xdel(STREAM, "9-0")
     assert await lost(group) == 1
+
+
+# --- how much is unread ---
+
+
+async def counts(database, group=GROUP):
+    """How many entries the group has read and not read, as the server tells."""
+    rows = await database.execute_command("XINFO", "GROUPS", STREAM)
+    (info,) = [info for row in rows if (info := dict(zip(row[::2], row[1::2], strict=True)))[b"name"] == group.encode()]
+    return info[b"entries-read"], info[b"lag"]
+
+
+async def miscount(database, entries_read):
+    """As a failover or a restart of Redis 7.0 leaves the group: it stands where it stood, its count does not."""
+    await database.execute_command("XGROUP", "SETID", STREAM, GROUP, "6-0", "ENTRIESREAD", entries_read)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 5, 9, -1])
+async def test_a_wrong_count_of_what_was_read_is_set_right_and_nothing_else(group, wrong):
+    await sweep(group)
+    before = await dump(group, NS)
+    await miscount(group, wrong)
+    assert await counts(group) != (6, 4)
+    assert await sweep(group) == [0, 0, b"6-0", b"3-0"]
+    assert await counts(group) == (6, 4)
+    assert await dump(group, NS) == before
+    assert await read(group, 3) == ["7-0", "8-0", "9-0"]
+    assert await counts(group) == (9, 1)
+
+
+async def test_a_wrong_count_is_set_right_when_everything_is_gone(group):
+    await acknowledge(group, *await read(group, 10), "3-0", "5-0", "6-0")
+    await group.execute_command("XGROUP", "SETID", STREAM, GROUP, "10-0", "ENTRIESREAD", 2)
+    for _ in range(2):
+        await sweep(group)
+        assert await counts(group) == (10, 0)
+    await append(group, "11-0", "12-0")
+    assert await counts(group) == (10, 2)
+
+
+async def test_the_count_comes_back_once_what_vanished_has_been_passed(group):
+    """While it lies ahead the server tells nothing; after it the sweep need not wait for the end of the stream."""
+    await group.xdel(STREAM, "8-0")
+    await sweep(group)
+    assert (await counts(group))[1] is None
+    assert await read(group, 2) == ["7-0", "9-0"]
+    await sweep(group)
+    assert await counts(group) == (9, 1)
+
+
+async def test_with_too_many_entries_between_the_count_is_left_alone(either):
+    await scripts.create_group(either, STREAM, GROUP)
+    await append_range(either, 1, 2_000)
+    await read(either, COUNTED + 1)
+    await either.execute_command("XGROUP", "SETID", STREAM, GROUP, f"{COUNTED + 1}-0", "ENTRIESREAD", 7)
+    await sweep(either)
+    assert (await counts(either))[0] == 7
+    await acknowledge(either, "1-0")
+    await sweep(either)
+    assert await counts(either) == (COUNTED + 1, 2_000 - COUNTED - 1)
+
+
+async def test_the_count_of_another_group_is_its_own(group):
+    await group.execute_command("XGROUP", "CREATE", STREAM, "others", "4-0", "ENTRIESREAD", "2")
+    await miscount(group, 1)
+    await sweep(group)
+    assert (await counts(group), await counts(group, "others")) == ((6, 4), (2, 8))
 
 
 # --- wrong state ---

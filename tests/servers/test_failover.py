@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 
 import anyio
@@ -296,11 +296,10 @@ async def all_run(loads, count):
 
 async def same_everywhere(loads, lost, reader, settings, analyzer):
     """Everything is processed and right, and the reader scores as a fresh one does."""
-    database = await connect(settings)
-    for load, entries in zip(loads, lost, strict=True):
-        await load.verify_without(database, entries)
-        for word in WORDS:
-            fresh, total, _ = await Asker(database, settings, analyzer).scores(word, load.ns)
-            answer = await anyio.to_thread.run_sync(partial(reader.search, word, ns=load.ns, limit=100))
-            assert ({hit["id"]: hit["score"] for hit in answer["hits"]}, answer["total"]) == (fresh, total)
-    await database.aclose()
+    async with aclosing(await connect(settings)) as database:  # what a failure left open would fail the next test
+        for load, entries in zip(loads, lost, strict=True):
+            await load.verify_without(database, entries)
+            for word in WORDS:
+                fresh, total, _ = await Asker(database, settings, analyzer).scores(word, load.ns)
+                answer = await anyio.to_thread.run_sync(partial(reader.search, word, ns=load.ns, limit=100))
+                assert ({hit["id"]: hit["score"] for hit in answer["hits"]}, answer["total"]) == (fresh, total)

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import sys
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 from conftest import start_server, wait_until
@@ -85,9 +85,8 @@ async def restarted(source, folder, length, port):
     os.truncate(file, length)
     process = start_server(folder, port, *source.options)
     try:
-        database = await connect(source.patient)
-        yield database
-        await database.aclose()
+        async with aclosing(await connect(source.patient)) as database:
+            yield database
     finally:
         process.kill()
         process.wait()

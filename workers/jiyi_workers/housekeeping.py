@@ -27,7 +27,7 @@ _PER_NAMESPACE = 500
 _CONSUMER_IDLE_MS = 60_000
 """A consumer that holds nothing and has not been heard of for a minute, many times the longest block of a read.
 
-Should its process live after all, the next read makes the name again.
+Should its process live after all, its next read or sweep makes the name again.
 """
 
 log = get_logger()
@@ -53,8 +53,8 @@ class Housekeeping:
         self._cursor = 0
         self._letters = 0  # dead letters seen in this pass over the namespaces
 
-    async def sweep(self) -> None:
-        """Do one round."""
+    async def sweep(self, consumer: str | None = None) -> None:
+        """Do one round, and keep the name of the worker whose round it is in the list of consumers."""
         now_ms = time.time_ns() // 10**6
         state = await self._stream.state(now_ms)
         if state is None:
@@ -75,7 +75,7 @@ class Housekeeping:
         if self._cursor == 0:
             metrics.DEAD_LETTERS_KEPT.set(self._letters)
             self._letters = 0
-        await self._drop_consumers()
+        await self._tend_consumers(consumer)
         metrics.publish_conditions(await server_conditions(self._database))
 
     async def _sweep_stream(self) -> None:
@@ -132,8 +132,12 @@ class Housekeeping:
         reply = await execute(self._database, "ZRANGEBYSCORE", key, "-inf", up_to_ms, "LIMIT", 0, _PER_NAMESPACE)
         return [raw.decode() for raw in reply]
 
-    async def _drop_consumers(self) -> None:
-        for consumer in await self._stream.consumers():
+    async def _tend_consumers(self, own: str | None) -> None:
+        consumers = await self._stream.consumers()
+        heard_of = {consumer["name"] for consumer in consumers if consumer["idle"] <= self._consumer_idle_ms // 2}
+        if own is not None and own.encode() not in heard_of:
+            await self._stream.attend(own)
+        for consumer in consumers:
             if consumer["pending"] == 0 and consumer["idle"] > self._consumer_idle_ms:
                 await scripts.remove_consumer(
                     self._database,

@@ -210,7 +210,7 @@ class Worker:
                 try:
                     with anyio.CancelScope(shield=True):
                         await self._take_over()
-                        await self._housekeeping.sweep()
+                        await self._housekeeping.sweep(self.consumer)
                 except (UnavailableError, ResponseError) as error:
                     metrics.WORKER_ERRORS.labels(_code(error)).inc()
                     log.warning("sweep_failed", error=str(error))
