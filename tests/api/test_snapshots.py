@@ -391,6 +391,36 @@ async def test_columns_that_are_read_further_while_the_question_is_sent_are_not_
     assert ranked == [{True}]
 
 
+async def test_a_question_in_the_middle_of_reading_a_compacted_journal_leaves_no_trace(database, analyzer, monkeypatch):
+    """Documents that have not come yet look dead; a list that stands as it was must not be kept as of dead ones."""
+    monkeypatch.setattr(snapshots, "PIECE_BYTES", 60)
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    contents = {f"m{i}": f"queue w{i}" for i in range(60)}
+    await index.write_all(contents)
+    await compaction.compact_namespace(database, "default")
+    contents |= {f"n{i}": "redis" for i in range(60)}
+    await index.write_all(contents)
+    for i in range(30):
+        await index.delete(f"n{i}")
+        del contents[f"n{i}"]
+    assert len(await scores(searcher, "queue")) == 60
+    await compaction.compact_namespace(database, "default")
+    journal = searcher._reader.cache.journal("default")
+    known, whole = journal.generation, await database.strlen(keys.journal_key("default"))
+
+    async def ask_in_the_middle():
+        while journal.generation == known:
+            await anyio.sleep(0)
+        assert journal.seen < whole
+        assert await scores(searcher, "queue") == expected
+
+    expected = pytest.approx(naive_scores(analyzer, contents, "queue"), abs=1e-9)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_in_the_middle)
+        await scores(searcher, "redis")
+    assert await scores(searcher, "queue") == expected
+
+
 async def test_a_version_that_changes_nothing_but_the_entry_is_shown(database, analyzer):
     """The document keeps its number, and was kept by the reader under its earlier entry."""
     index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
