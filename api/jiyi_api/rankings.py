@@ -70,13 +70,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Ranking(NamedTuple):
     """What was found in a namespace at one instant; its numbers mean something in the epoch of `journal` alone.
 
-    `terms` are in the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together.
+    Lengths and times of creation (epoch ms) are of that instant too: the journal is read on by others. `terms` are in the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together.
     `scores`, `boosts` and `factors` go document by document, as `found` does; `reached` are all documents of at least
     the minimum score, if there is one. `wanted` is how many are the best of several namespaces.
     """
 
     found: Ranked
     lengths: list[float]
+    created: list[int]
     terms: list[PresentTerm]
     size: int
     avgdl: float
@@ -105,6 +106,7 @@ class Ranking(NamedTuple):
         return self._replace(
             found=Ranked(docs[here], tfs[here], parts[here], total),
             lengths=self.lengths[here],
+            created=self.created[here],
             scores=self.scores and self.scores[here],
             boosts=self.boosts and self.boosts[here],
             factors=self.factors and self.factors[here],
@@ -123,7 +125,7 @@ class Ranking(NamedTuple):
 
 
 _WORTH = attrgetter("worth")
-NOTHING = Ranking(Ranked(np.empty(0, np.uint32), np.empty((0, 0), np.uint16), np.empty((0, 0)), 0), [], [], 0, 0.0,
+NOTHING = Ranking(Ranked(np.empty(0, np.uint32), np.empty((0, 0), np.uint16), np.empty((0, 0)), 0), [], [], [], 0, 0.0,
                   b"", None)  # fmt: skip
 """The ranking of a namespace that nobody has written to."""
 
@@ -195,8 +197,9 @@ def _question(snapshot: Snapshot, wanted: Wanted, present: Sequence[PresentTerm]
 
 
 def _ranking(snapshot: Snapshot, found: Ranked, present: list[PresentTerm], size: int, avgdl: float) -> Ranking:
-    journal = snapshot.journal
-    return Ranking(found, journal.lengths[found.docs].tolist(), present, size, avgdl, snapshot.moves, journal)
+    journal, docs = snapshot.journal, found.docs
+    lengths, created = journal.lengths[docs].tolist(), journal.created[docs].tolist()
+    return Ranking(found, lengths, created, present, size, avgdl, snapshot.moves, journal)
 
 
 class _Scores(NamedTuple):
