@@ -13,10 +13,15 @@ if TYPE_CHECKING:
 
 
 class ServerProcesses:
-    """The server process that was last met at each address, by the run id that it chose when it started."""
+    """The server process that was last met at each address, by the run id that it chose when it started.
+
+    `histories` has for each address the replication id as well, which a server gives itself anew whenever it stops
+    following another: a process that was a replica meanwhile may have lost writes and got others.
+    """
 
     def __init__(self) -> None:
         self.run_ids: dict[str, str] = {}
+        self.histories: dict[str, str] = {}
 
 
 def identifying(connection: type[AbstractConnection], processes: ServerProcesses) -> type[AbstractConnection]:
@@ -29,11 +34,11 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
         self.run_id = None  # while the connection is made, its commands pass
         await connection.on_connect_check_health(self, check_health=check_health)
-        await self.send_command("INFO", "server", check_health=False)
+        await self.send_command("INFO", "server", "replication", check_health=False)
         info = await self.read_response()
-        found = re.search(rb"^run_id:(\w+)", info, re.MULTILINE)
         self.address = self.path if hasattr(self, "path") else f"{self.host}:{self.port}"
-        self.run_id = processes.run_ids[self.address] = found[1].decode() if found else ""
+        self.run_id = processes.run_ids[self.address] = _field(info, b"run_id")
+        processes.histories[self.address] = _field(info, b"master_replid")
 
     def pack_command(self: Any, *arguments: Any) -> list[bytes]:
         # In a cluster this comes before it is looked whether a connection has to be made first.
@@ -44,6 +49,11 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
 
     methods = {"on_connect_check_health": on_connect_check_health, "pack_command": pack_command, "run_id": None}
     return type(connection.__name__, (connection,), methods)
+
+
+def _field(info: bytes, name: bytes) -> str:
+    found = re.search(rb"^%s:(\w+)" % name, info, re.MULTILINE)
+    return found[1].decode() if found else ""
 
 
 def noticing_resets(connection: type[AbstractConnection]) -> type[AbstractConnection]:
