@@ -70,9 +70,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Ranking(NamedTuple):
     """What was found in a namespace at one instant; its numbers mean something in the epoch of `journal` alone.
 
-    Lengths and times of creation (epoch ms) are of that instant too: the journal is read on by others. `terms` are in the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together.
-    `scores`, `boosts` and `factors` go document by document, as `found` does; `reached` are all documents of at least
-    the minimum score, if there is one. `wanted` is how many are the best of several namespaces.
+    Lengths and times of creation (epoch ms) are of that instant as well, for others read the journal on. `terms` are in
+    the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together. `scores`, `boosts` and
+    `factors` go document by document, as `found` does; `reached` are all documents of at least the minimum score, if
+    there is one. `wanted` is how many are the best of several namespaces.
     """
 
     found: Ranked

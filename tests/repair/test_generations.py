@@ -1,4 +1,4 @@
-"""After a repair, no list and no journal gets a generation that it has had: readers would take it for what they know."""
+"""After a repair no list gets a generation that it has had: readers would take it for what they know."""
 
 from __future__ import annotations
 
