@@ -19,10 +19,15 @@ _CHANGES = ("EVALSHA", "EVAL", "SET")
 
 
 class ServerProcesses:
-    """The server process that was last met at each address, by the run id that it chose when it started."""
+    """The server process that was last met at each address, by the run id that it chose when it started.
+
+    `histories` has for each address the replication id as well, which a server gives itself anew whenever it stops
+    following another: a process that was a replica meanwhile may have lost writes and got others.
+    """
 
     def __init__(self) -> None:
         self.run_ids: dict[str, str] = {}
+        self.histories: dict[str, str] = {}
 
 
 def identifying(connection: type[AbstractConnection], processes: ServerProcesses) -> type[AbstractConnection]:
@@ -36,11 +41,11 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
         self.run_id = None  # while the connection is made, its commands pass
         await connection.on_connect_check_health(self, check_health=check_health)
-        await self.send_command("INFO", "server", check_health=False)
+        await self.send_command("INFO", "server", "replication", check_health=False)
         info = await self.read_response()
-        found = re.search(rb"^run_id:(\w+)", info, re.MULTILINE)
         self.address = self.path if hasattr(self, "path") else f"{self.host}:{self.port}"
-        self.run_id = processes.run_ids[self.address] = found[1].decode() if found else ""
+        self.run_id = processes.run_ids[self.address] = _field(info, b"run_id")
+        processes.histories[self.address] = _field(info, b"master_replid")
 
     def pack_command(self: Any, *arguments: Any) -> list[bytes]:
         # In a cluster this comes before it is looked whether a connection has to be made first.
@@ -65,6 +70,11 @@ def identifying(connection: type[AbstractConnection], processes: ServerProcesses
         (connection,),
         {"run_id": None, "required_run_id": "", **{f.__name__: f for f in functions}},
     )
+
+
+def _field(info: bytes, name: bytes) -> str:
+    found = re.search(rb"^%s:(\w+)" % name, info, re.MULTILINE)
+    return found[1].decode() if found else ""
 
 
 def noticing_resets(connection: type[AbstractConnection]) -> type[AbstractConnection]:

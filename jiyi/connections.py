@@ -241,21 +241,22 @@ _PROCESSES: WeakKeyDictionary[Database, ServerProcesses] = WeakKeyDictionary()
 
 
 def server_of(database: Database, key: str) -> str:
-    """Name the server process that answers for a key.
+    """Name the server process that answers for a key by its run id, and the history of its data by its replication id.
 
     Another name than before means that what was read earlier may belong to a history that is lost: a server that
-    was restarted or replaced may lack the last writes of the one before it, and has had others since. The name is
-    right as of the last answer: each new connection asks, and no connection to an earlier process is used again.
-    Raises `UnavailableError` when no node of a cluster serves the key.
+    was restarted or replaced, or was a replica meanwhile, may lack the last writes of the one before it, and has had
+    others since. The name is right as of the last answer: each new connection asks, and no connection to an earlier
+    process is used again. Raises `UnavailableError` when no node of a cluster serves the key.
     """
     if (known := _PROCESSES.get(database)) is None:
         return ""  # not made by `connect`
-    processes = known.run_ids
     if isinstance(database, Redis):
-        return next(iter(processes.values()), "")
+        return " ".join([*known.run_ids.values(), *known.histories.values()])  # of one address
     with translated_errors():
         node = database.get_node_from_key(key)
-    return f"{node.name} {processes.get(node.name, '')}" if node else ""
+    if node is None:
+        return ""
+    return f"{node.name} {known.run_ids.get(node.name, '')} {known.histories.get(node.name, '')}"
 
 
 @contextmanager
@@ -264,7 +265,8 @@ def only_at(process: str) -> Iterator[None]:
 
     Where another one answers meanwhile, they raise `UnavailableError`, and nothing has been sent. "" stands for any.
     """
-    token = REQUIRED_RUN_ID.set(process.rpartition(" ")[2])
+    run_id = process.split(" ")[-2] if process else ""
+    token = REQUIRED_RUN_ID.set(run_id)
     try:
         yield
     finally:

@@ -22,6 +22,11 @@ INLINE_BYTES = 60
 MAX_DOC = 0xFFFF_FFFE
 
 
+def generation_number(generation: bytes) -> int:
+    """Give the number that a generation is: a document number or one that no document gets, so below `next_doc`."""
+    return int.from_bytes(generation, "little")
+
+
 def split_term_value(value: bytes) -> tuple[int, bytes | None]:
     """Split a value of the term dictionary into df and its inline postings (None: they are in `index:`)."""
     (df,) = DF.unpack_from(value)

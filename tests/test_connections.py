@@ -100,7 +100,8 @@ async def test_scripts_for_one_server_process_go_to_no_other(either):
     """Not on a connection that is there, nor on one that is made for them, nor in a pipeline."""
     count = ("EVAL", "return redis.call('INCR', KEYS[1])", 1, "key")
     right = server_of(either, "key")
-    wrong = right.rpartition(" ")[0] + " " + "0" * 40
+    *node, _, history = right.split(" ")
+    wrong = " ".join([*node, "0" * 40, history])
     pool = either.get_node_from_key("key") if isinstance(either, RedisCluster) else either.connection_pool
     for reconnect in (False, True):
         for process in (right, wrong):

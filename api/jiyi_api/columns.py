@@ -244,8 +244,8 @@ class Journal:
     """Length, creation time and importance of every document number of a namespace, and its counters.
 
     `changes` and `moves` are the server's: the first differs after every change of what searches read, the second
-    after every event that moved nothing but the fence of a memory. Arrays are indexed by document number; `alive` has
-    a bit for each that is alive.
+    after every event that moved nothing but the fence of a memory; `changes` is None while not all has come. Arrays are
+    indexed by document number; `alive` has a bit for each that is alive.
     """
 
     __slots__ = (

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from jiyi.settings import Settings
-    from jiyi_api.columns import Journal
     from jiyi_api.documents import Documents
     from jiyi_api.snapshots import Snapshot, SnapshotReader
 
@@ -96,6 +95,18 @@ class ListQuery(NamedTuple):
         return cls(namespaces, Filters.from_request(request), request.limit, after)
 
 
+class _Matching(NamedTuple):
+    """The documents of a namespace that meet the filters, and their times, as of one instant.
+
+    The times are no longer to be had from the journal once something else is awaited: others read it on, and compacted
+    it does not know those that have died since.
+    """
+
+    docs: NDArray[np.uint32]
+    created: NDArray[np.int64]
+    epoch: str
+
+
 class Lister:
     """Lists memories from the columns that searches use too."""
 
@@ -118,11 +129,11 @@ class Lister:
     async def _look(self, query: ListQuery) -> MemoryPage | None:
         """Read the index and fetch; None when a memory has moved meanwhile."""
         snapshots, matching = await self._matching(query)
-        total = sum(docs.size for docs in matching)
+        total = sum(one.docs.size for one in matching)
         memories: list[ListedMemory] = []
         after = query.after
         while len(memories) < query.limit:
-            places = list(_next_places(snapshots, matching, after, query.limit - len(memories)))
+            places = list(_next_places(matching, after, query.limit - len(memories)))
             if not places:
                 return MemoryPage(memories, total)
             fetched = await self._fetch(query, snapshots, places)
@@ -130,11 +141,11 @@ class Lister:
                 return None
             memories += fetched  # those that have expired are missing: the next places fill up
             after = places[-1]
-        more = after is not None and next(_next_places(snapshots, matching, after, 1), None) is not None
+        more = after is not None and next(_next_places(matching, after, 1), None) is not None
         return MemoryPage(memories, total, after.as_cursor() if more and after else None)
 
-    async def _matching(self, query: ListQuery) -> tuple[list[Snapshot | None], list[NDArray[np.uint32]]]:
-        """Read all namespaces; gives the documents of each that meet the filters."""
+    async def _matching(self, query: ListQuery) -> tuple[list[Snapshot | None], list[_Matching]]:
+        """Read all namespaces; gives what meets the filters in each."""
         terms, spaces = list(dict.fromkeys(query.filters.terms)), query.namespaces
         async with AsyncExitStack() as turns:
             for ns in sorted(spaces):
@@ -144,7 +155,7 @@ class Lister:
                 snapshot = snapshots[len(spaces) - 1 - after.space]
                 if snapshot is None or snapshot.journal.epoch != after.epoch:
                     raise InvalidQueryError("cursor", "is that of a namespace that was made anew; begin without one")
-            return snapshots, [_allowed(snapshot, query.filters) for snapshot in snapshots]
+            return snapshots, [_match(snapshot, query.filters) for snapshot in snapshots]
 
     async def _fetch(
         self, query: ListQuery, snapshots: Sequence[Snapshot | None], places: Sequence[Place]
@@ -166,9 +177,9 @@ class Lister:
         return [found[place] for place in places if place in found]
 
 
-def _allowed(snapshot: Snapshot | None, filters: Filters) -> NDArray[np.uint32]:
+def _match(snapshot: Snapshot | None, filters: Filters) -> _Matching:
     if snapshot is None:
-        return np.empty(0, np.uint32)
+        return _Matching(np.empty(0, np.uint32), np.empty(0, np.int64), "")
     columns = snapshot.terms
     question = Question(
         journal=snapshot.journal,
@@ -183,25 +194,21 @@ def _allowed(snapshot: Snapshot | None, filters: Filters) -> NDArray[np.uint32]:
         spans=filters.spans,
         floor=float(np.float32(filters.min_importance)),
     )
-    return np.flatnonzero(allowed_documents(question)).astype(np.uint32)
+    docs = np.flatnonzero(allowed_documents(question)).astype(np.uint32)
+    return _Matching(docs, snapshot.journal.created[docs], snapshot.journal.epoch)
 
 
-def _next_places(
-    snapshots: Sequence[Snapshot | None], matching: Sequence[NDArray[np.uint32]], after: Place | None, count: int
-) -> Iterator[Place]:
+def _next_places(matching: Sequence[_Matching], after: Place | None, count: int) -> Iterator[Place]:
     """Give the first places after another, of all namespaces together."""
     found: list[Place] = []
-    for at, (snapshot, docs) in enumerate(zip(snapshots, matching, strict=True)):
-        if snapshot is not None:
-            found += _first_places(snapshot.journal, len(snapshots) - 1 - at, docs, after, count)
+    for at, one in enumerate(matching):
+        found += _first_places(one, len(matching) - 1 - at, after, count)
     yield from sorted(found, reverse=True)[:count]
 
 
-def _first_places(
-    journal: Journal, space: int, docs: NDArray[np.uint32], after: Place | None, count: int
-) -> list[Place]:
+def _first_places(matching: _Matching, space: int, after: Place | None, count: int) -> list[Place]:
     """Give the first places after another, of one namespace."""
-    created = journal.created[docs]
+    docs, created, epoch = matching
     if after is not None:
         is_later = created < after.created
         if space <= after.space:
@@ -213,4 +220,4 @@ def _first_places(
         docs, created = docs[keep], created[keep]
     order = np.lexsort((docs, created))[::-1][:count]
     pairs = zip(created[order].tolist(), docs[order].tolist(), strict=True)
-    return [Place(when, space, doc, journal.epoch) for when, doc in pairs]
+    return [Place(when, space, doc, epoch) for when, doc in pairs]

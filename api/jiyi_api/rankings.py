@@ -68,9 +68,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Ranking(NamedTuple):
     """What was found in a namespace at one instant; its numbers mean something in the epoch of `journal` alone.
 
-    `terms` are in the order of the columns of `found`; `size` and `avgdl` are those of all namespaces together.
-    `scores`, `boosts` and `factors` go document by document, as `found` does; `reached` are all documents of at least
-    the minimum score, if there is one. `wanted` is how many are the best of several namespaces.
+    Lengths are of that instant as well, for others read the journal on. `terms` are in the order of the columns of
+    `found`; `size` and `avgdl` are those of all namespaces together. `scores`, `boosts` and `factors` go document by
+    document, as `found` does; `reached` are all documents of at least the minimum score, if there is one. Of several
+    namespaces, `wanted` is how many are the best of all, and `created` has the documents' times of creation (epoch ms).
     """
 
     found: Ranked
@@ -85,6 +86,7 @@ class Ranking(NamedTuple):
     factors: list[Factors] | None = None
     reached: NDArray[np.uint32] | None = None
     wanted: int = 0
+    created: Sequence[int] = ()
 
     @property
     def total(self) -> int:
@@ -106,6 +108,7 @@ class Ranking(NamedTuple):
             scores=self.scores and self.scores[here],
             boosts=self.boosts and self.boosts[here],
             factors=self.factors and self.factors[here],
+            created=self.created[here],
         )
 
     def hits(self) -> Iterator[tuple[int, list[MatchedTerm], int]]:
@@ -160,7 +163,13 @@ def rank_snapshots(ranker: Ranker, snapshots: Sequence[Snapshot | None], wanted:
         iterator = iter(rankings)
         nothing = NOTHING._replace(size=size, avgdl=avgdl)
         rankings = [nothing if one is None else next(iterator) for one in snapshots]
-    return rankings if len(rankings) == 1 else [one._replace(wanted=limit) for one in rankings]
+    return rankings if len(rankings) == 1 else [_among_others(one, limit) for one in rankings]
+
+
+def _among_others(ranking: Ranking, wanted: int) -> Ranking:
+    journal = ranking.journal
+    created = [] if journal is None else journal.created[ranking.found.docs].tolist()
+    return ranking._replace(wanted=wanted, created=created)
 
 
 def count_matches(tiers: Sequence[Sequence[Ranking]]) -> int:

@@ -263,10 +263,10 @@ class Searcher:
                     for _, hit in found:
                         hit.matched_all = tier == 0
                 if len(query.namespaces) > 1:
-                    created = ranking.journal.created
+                    created = dict(zip(docs, ranking.created, strict=True))
                     for _, hit in found:
                         hit.ns = ns
-                    found = [(int(created[doc]), hit) for doc, hit in found]
+                    found = [(created[doc], hit) for doc, hit in found]
                 placed += found
             hits += _in_order(placed, rankings, missing + expired + moved)
             if not all(ranking.is_whole for ranking in rankings):

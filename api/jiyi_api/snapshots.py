@@ -52,8 +52,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     terms: dict[str, Postings]
 
     def stands(self) -> bool:
-        """Whether nobody has begun to read further into its columns: then they are still those of its instant."""
-        return all(column.as_of == self.changes for column in self.terms.values())
+        """Whether nobody has begun to read further into its columns: then they are still those of its instant.
+
+        The journal counts as well: saturations that are worked out while it has come in part only would stay with
+        columns that need not be read anew.
+        """
+        as_of = [self.journal.changes, *[column.as_of for column in self.terms.values()]]
+        return all(one == self.changes for one in as_of)
 
 
 class Asked(NamedTuple):
@@ -163,6 +168,7 @@ class SnapshotReader:
         # Held here as well, for a cache that is too small for one query would drop them between two rounds.
         journal = self.cache.journal(ns)
         fresh: dict[str, Postings] = {}
+        earlier = journal.changes if journal else None
         for _ in range(_ROUNDS):
             known = {term: fresh.get(term) or self.cache.postings(ns, term) for term in terms}
             server, reply = await self._ask(ns, journal, known)
@@ -171,7 +177,7 @@ class SnapshotReader:
                 # Nothing that was asked relative to another epoch or server means anything in this one.
                 stale = journal is not None or any(known.values())
                 self._forget(ns, fresh, journal, epoch if reply else None)
-                journal = None
+                journal = earlier = None
                 if reply is not None and not epoch:
                     return None
                 if reply is None or stale:
@@ -186,7 +192,7 @@ class SnapshotReader:
                 complete = self._take_term(ns, term, fresh[term], answer, next_doc) and complete
             self._count(known.values(), term_bytes)
             if complete:
-                journal.restless = journal.changes is not None and journal.changes != changes
+                journal.restless = earlier is not None and earlier != changes
                 journal.docs, journal.tokens, journal.changes, journal.moves = docs, tokens, changes, moves
                 for term in terms:
                     fresh[term].as_of = changes
@@ -221,6 +227,7 @@ class SnapshotReader:
 
     def _take_journal(self, ns: str, journal: Journal, answer: list[Any], next_doc: int) -> bool:
         _, generation, start, total, data = answer
+        journal.changes = None  # until all is whole
         if total:
             journal.extend(generation, start, data, next_doc)
         journal.reach(next_doc)

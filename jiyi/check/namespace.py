@@ -15,6 +15,7 @@ from jiyi.check.marks import Marks
 from jiyi.check.report import Kind, Report
 from jiyi.check.source import DamagedError, Source
 from jiyi.check.terms import Terms
+from jiyi.postings import generation_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,6 +123,9 @@ class NamespaceCheck:
                 report.add(Kind.STATS, f"{key} {name}", f"{expected}, as the journal says", found)
         if source.next_doc <= source.journal.highest:
             report.add(Kind.STATS, f"{key} next_doc", f"above {source.journal.highest}", source.next_doc)
+        if source.journal_bytes and (generation := generation_number(source.generation)) >= source.next_doc:
+            where = f"{keys.journal_key(source.ns)} generation"
+            report.add(Kind.JOURNAL, where, f"a number below {source.next_doc}", generation)
         forgotten = await source.command("HGET", key, "forgotten")
         if forgotten is not None and not is_entry(forgotten):
             report.add(Kind.STATS, f"{key} forgotten", "an entry id", "something else")

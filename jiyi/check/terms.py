@@ -11,7 +11,7 @@ from jiyi.check.forward import bucket_of, join, split
 from jiyi.check.journal import ALIVE, DEAD, UNKNOWN
 from jiyi.check.report import KEPT_PER_KIND, Kind
 from jiyi.errors import CorruptIndexError
-from jiyi.postings import DF, GENERATION_BYTES, POSTING, split_term_value
+from jiyi.postings import DF, GENERATION_BYTES, POSTING, generation_number, split_term_value
 from jiyi.sealed_postings import RECORD, plain
 
 if TYPE_CHECKING:
@@ -195,6 +195,9 @@ class Terms:
             self._known.add([keys.index_key(self._source.ns, term)])
         if 0 < state.total < GENERATION_BYTES:
             self._add(Kind.POSTING, self._place(number), "a generation of 4 bytes", f"{state.total} bytes in all")
+        elif state.total and (generation := generation_number(state.generation)) >= self._source.next_doc:
+            # It would be given out again, and readers would take the new list for the one that they know.
+            self._add(Kind.POSTING, self._place(number), f"a generation below {self._source.next_doc}", generation)
 
     def _compare_lists(self, lists: Lists, died_before: NDArray[np.bool_] | None = None) -> None:
         """Compare lists with the journal and with the forward side."""

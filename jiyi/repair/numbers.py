@@ -11,7 +11,7 @@ from jiyi import keys, scripts
 from jiyi.check.journal import Journal
 from jiyi.check.report import Report
 from jiyi.errors import AnalyzerMismatchError
-from jiyi.postings import GENERATION_BYTES, JOURNAL, MAX_DOC
+from jiyi.postings import GENERATION_BYTES, JOURNAL, MAX_DOC, generation_number
 from jiyi.repair.target import Target, number_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ _SPARSE = 64
 async def mend_counters(target: Target, analyzer: str) -> Journal:
     """Make `next_doc` lie above all numbers in use, and the other counters numbers; gives the journal as it was.
 
+    Generations of the journal and of lists are numbers in use as well: one that was given out again would make readers
+    take what is new for what they know.
+
     Raises `AnalyzerMismatchError` when the namespace has another analyzer.
     """
     stored = await _stored_next_doc(target)
@@ -38,8 +41,10 @@ async def mend_counters(target: Target, analyzer: str) -> Journal:
             number = number_of((row or {}).get("doc"))
             if number is not None:
                 numbers.append(number)
+    generations = [generation async for generation in _generations(target)]
     limit = min(MAX_DOC, max(stored, _MARGIN + _SPARSE * max(len(numbers), journal.records)))
-    floor = 1 + max((number for number in [*numbers, journal.highest] if number < limit), default=-1)
+    used = [*numbers, *generations, journal.highest]
+    floor = 1 + max((number for number in used if number < limit), default=-1)
     mended = await scripts.repair_counters(
         target.database, target.ns, revision=secrets.token_hex(8), analyzer=analyzer, floor=floor
     )
@@ -56,6 +61,19 @@ async def _stored_next_doc(target: Target) -> int:
     except ResponseError:  # no hash
         return 0
     return min(number_of(found) or 0, MAX_DOC)
+
+
+async def _generations(target: Target) -> AsyncIterator[int]:
+    """Yield the generations of the journal and of all lists in keys of their own; what is no string has none."""
+    for prefix in (keys.journal_key(target.ns), keys.index_prefix(target.ns)):
+        async for page in target.keys(prefix):
+            for rest in page:
+                try:
+                    found = await target.command("GETRANGE", prefix.encode() + rest, 0, GENERATION_BYTES - 1)
+                except ResponseError:
+                    continue
+                if len(found) == GENERATION_BYTES:
+                    yield generation_number(found)
 
 
 async def _records(target: Target) -> AsyncIterator[bytes]:

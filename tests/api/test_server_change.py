@@ -13,6 +13,7 @@ from api.conftest import Index
 from api.test_snapshots import asked, scores, searcher_on
 from jiyi import keys
 from jiyi.connections import connect, server_of
+from jiyi.errors import UnavailableError
 from jiyi.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +48,22 @@ class Machine:
         with redis.Redis(port=self.port, protocol=2) as client:
             for key, value in dumped.items():
                 client.restore(key, 0, value)
+
+    async def follow(self, port):
+        """Take over what another server has, and what it gets from now on."""
+        with redis.Redis(port=self.port, protocol=2) as client:
+            client.replicaof("127.0.0.1", port)
+
+            async def follows():
+                return client.info("replication")["master_link_status"] == "up"
+
+            await wait_until(follows, "the replica follows")
+
+    def lead(self):
+        """Follow nobody any more; clients are sent away, as Sentinel does."""
+        with redis.Redis(port=self.port, protocol=2) as client:
+            client.replicaof("NO", "ONE")
+            client.client_kill_filter(_type="normal", skipme=True)
 
 
 @pytest.fixture
@@ -136,4 +153,39 @@ async def test_a_connection_to_an_earlier_process_is_not_used_again(machine, tmp
     await new.disconnect()
     await database.connection_pool.release(old)
     await database.aclose()
+    other.stop()
+
+
+async def test_a_server_that_was_a_replica_meanwhile_has_another_history(machine, tmp_path, analyzer):
+    """Two failovers: the same process is the primary again, without its last writes and with those of the other."""
+    (tmp_path / "other").mkdir()
+    other = Machine(tmp_path / "other")
+    rng = random.Random(5)
+    texts = [" ".join(rng.choices(WORDS, k=6)) for _ in range(60)]
+    database = await connect(machine.settings)
+    index = Index(database, analyzer)
+    await index.write_all({f"m{i}": text for i, text in enumerate(texts[:20])})
+    await other.follow(machine.port)
+    other.lead()
+    await index.write_all({f"lost{i}": text for i, text in enumerate(texts[20:40])})
+    searcher = searcher_on(database, analyzer)
+    for word in WORDS:
+        assert any(name.startswith("lost") for name in await scores(searcher, word))
+    elsewhere = await connect(other.settings)
+    writer = Index(elsewhere, analyzer)
+    writer.clock = iter(range(1_000, 2_000))
+    await writer.write_all({f"new{i}": text for i, text in enumerate(reversed(texts[40:60]))})
+    await machine.follow(other.port)
+    machine.lead()
+
+    async def is_connected():
+        with suppress(UnavailableError):  # of a connection that was closed
+            return await scores(searcher, "another") == {}
+
+    await wait_until(is_connected, "the reader has connected anew")
+    fresh = searcher_on(elsewhere, analyzer)
+    for word in WORDS:
+        assert await scores(searcher, word) == await scores(fresh, word)
+    await database.aclose()
+    await elsewhere.aclose()
     other.stop()

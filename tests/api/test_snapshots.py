@@ -4,6 +4,7 @@ import random
 import time
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from api.conftest import Index
@@ -15,6 +16,7 @@ from jiyi_api import documents, snapshots
 from jiyi_api import searcher as searcher_module
 from jiyi_api.columns import ColumnCache, Journal
 from jiyi_api.documents import Documents
+from jiyi_api.listing import Lister, ListQuery, ListRequest
 from jiyi_api.queries import SearchQuery, SearchRequest
 from jiyi_api.searcher import Searcher
 from jiyi_api.snapshots import SnapshotReader
@@ -392,6 +394,78 @@ async def test_columns_that_are_read_further_while_the_question_is_sent_are_not_
     monkeypatch.setattr(searcher_module, "rank_snapshots", watch)
     assert len(await scores(searcher, "redis stream")) == 20
     assert ranked == [{True}]
+
+
+async def test_a_question_in_the_middle_of_reading_a_compacted_journal_leaves_no_trace(database, analyzer, monkeypatch):
+    """Documents that have not come yet look dead; a list that stands as it was must not be kept as of dead ones."""
+    monkeypatch.setattr(snapshots, "PIECE_BYTES", 60)
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    contents = {f"m{i}": f"queue w{i}" for i in range(60)}
+    await index.write_all(contents)
+    await compaction.compact_namespace(database, "default")
+    contents |= {f"n{i}": "redis" for i in range(60)}
+    await index.write_all(contents)
+    for i in range(30):
+        await index.delete(f"n{i}")
+        del contents[f"n{i}"]
+    assert len(await scores(searcher, "queue")) == 60
+    await compaction.compact_namespace(database, "default")
+    journal = searcher._reader.cache.journal("default")
+    known, whole = journal.generation, await database.strlen(keys.journal_key("default"))
+
+    async def ask_in_the_middle():
+        while journal.generation == known:
+            await anyio.lowlevel.checkpoint()
+        assert journal.seen < whole
+        assert await scores(searcher, "queue") == expected
+
+    expected = pytest.approx(naive_scores(analyzer, contents, "queue"), abs=1e-9)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_in_the_middle)
+        await scores(searcher, "redis")
+    assert await scores(searcher, "queue") == expected
+
+
+async def forget_the_dead(database, searcher, ns="default"):
+    """Compact the namespace, and let somebody else read its journal."""
+    await compaction.compact_namespace(database, ns)
+    await scores(searcher, "stream", ns=ns)
+
+
+async def test_a_page_of_a_listing_is_of_one_instant(database, analyzer, monkeypatch):
+    """A memory that was listed, and is rewritten before the page is full, does not stand on it twice."""
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    listed, lister = searcher._documents, Lister(searcher._reader, searcher._documents)
+    await index.write("listed", "redis", timestamp="2026-05-03")
+    await index.write("expired", "redis", timestamp="2026-05-02", expires_at="2020-01-01")
+    fetch, pages = listed.fetch, []
+
+    async def fetch_then_rewrite(*asked):
+        fetched = await fetch(*asked)
+        pages.append(asked)
+        await index.write("listed", "redis again", timestamp="2026-05-03")
+        await forget_the_dead(database, searcher)
+        return fetched
+
+    monkeypatch.setattr(listed, "fetch", fetch_then_rewrite)
+    query = ListQuery.from_request(ListRequest(limit=2), MANY)
+    page = await lister.page(query)
+    assert ([memory.id for memory in page.memories], page.next, len(pages)) == (["listed"], None, 1)
+
+
+async def test_equal_scores_of_several_namespaces_are_ordered_by_the_times_of_the_ranking(database, analyzer):
+    """Hits that are known need not be fetched, and may have died and been forgotten since they were ranked."""
+    index, searcher = Index(database, analyzer), searcher_on(database, analyzer)
+    for ns, day in (("older", 1), ("newer", 2)):
+        await index.write(ns, "redis", ns=ns, timestamp=f"2026-05-0{day}")
+    query = asked("redis", namespaces=["older", "newer"])
+    assert [hit.id for hit in (await searcher.search(query)).hits] == ["newer", "older"]
+    tiers = searcher._tiers(query, searcher.question(query.text)[0], [])
+    rankings = await searcher._rank(query.namespaces, tiers, 10)
+    await index.write("newer", "redis again", ns="newer")
+    await forget_the_dead(database, searcher, ns="newer")
+    hits, _, _ = await searcher._fetch(query, rankings)
+    assert [hit.id for hit in hits] == ["newer", "older"]
 
 
 async def test_a_version_that_changes_nothing_but_the_entry_is_shown(database, analyzer):

@@ -32,6 +32,16 @@ async def test_a_df_of_zero(built):
     assert await kinds(built) == {Kind.DF}
 
 
+@pytest.mark.parametrize("beyond", [0, 1_000])
+async def test_a_generation_that_will_be_given_out_again(built, beyond):
+    next_doc = int(await built.hget(keys.stats_key("n"), "next_doc"))
+    await built.setrange(keys.index_key("n", "common"), 0, DF.pack(next_doc - 1))
+    assert (await check_namespace(built, "n")).ok
+    await built.setrange(keys.index_key("n", "common"), 0, DF.pack(next_doc + beyond))
+    [problem] = (await check_namespace(built, "n")).problems
+    assert (problem.kind, problem.expected) == (Kind.POSTING, f"a generation below {next_doc}")
+
+
 async def test_a_dictionary_entry_that_is_too_short(built):
     await built.hset(bucket("ghost"), "ghost", b"ab")
     assert await kinds(built) == {Kind.TERM}

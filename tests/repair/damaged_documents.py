@@ -115,6 +115,12 @@ async def journal_lost(db):
     await db.delete(keys.journal_key("n"))
 
 
+@damage(Kind.JOURNAL)
+async def generation_of_the_journal_that_is_still_to_come(db):
+    next_doc = int(await db.hget(keys.stats_key("n"), "next_doc"))
+    await db.setrange(keys.journal_key("n"), 0, next_doc.to_bytes(4, "little"))
+
+
 @damage()
 async def journal_too_short(db):
     await db.set(keys.journal_key("n"), b"ab")

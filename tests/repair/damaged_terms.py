@@ -112,6 +112,18 @@ async def list_without_generation(db):
 
 
 @damage(Kind.POSTING)
+async def generation_that_is_still_to_come(db):
+    next_doc = int(await db.hget(keys.stats_key("n"), "next_doc"))
+    await db.setrange(keys.index_key("n", "common"), 0, DF.pack(next_doc))
+
+
+@damage(Kind.POSTING)
+async def generation_far_beyond_all_numbers(db):
+    """Not a reason to give up all numbers below it: the list gets another one."""
+    await db.setrange(keys.index_key("n", "common"), 0, DF.pack(4_000_000_000))
+
+
+@damage(Kind.POSTING)
 async def long_list_lost(db):
     await db.delete(keys.index_key("n", "common"))
 
