@@ -180,7 +180,7 @@ async def test_a_server_that_was_a_replica_meanwhile_has_another_history(machine
 
     async def is_connected():
         with suppress(UnavailableError):  # of a connection that was closed
-            return await scores(searcher, "another") == {}
+            return await scores(searcher, "redis", ns="another") == {}
 
     await wait_until(is_connected, "the reader has connected anew")
     fresh = searcher_on(elsewhere, analyzer)
