@@ -179,7 +179,7 @@ class Searcher:
             # What is known is ranked while the server is asked whether it still holds.
             try:
                 if not asked.is_sent:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # others may begin to read the columns on
                 if asked.is_sent or known.stands():
                     rankings = [rank_snapshots(self._ranker, [known], wanted, limit) for wanted in tiers]
                     if await reader.is_still(known, asked):

@@ -82,7 +82,7 @@ class StrayKeys:
         known.add(keys.bucket_key(ns, bucket) for bucket in range(keys.BUCKETS))
         known.add((keys.stats_key(ns), keys.tombstones_key(ns), keys.expiries_key(ns), keys.dead_key(ns)))
         known.add((keys.failed_key(ns), keys.letters_key(ns), keys.reservations_key(ns), keys.journal_key(ns)))
-        known.add((keys.compaction_key(ns),))
+        known.add((keys.compaction_key(ns), keys.confirmed_key(ns)))
 
     async def judge(self, page: Sequence[bytes]) -> None:
         """Report those of some keys of the namespace that have no place in it."""

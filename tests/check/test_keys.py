@@ -21,8 +21,9 @@ async def test_the_stream_and_its_account_may_carry_the_tag_of_a_namespace(built
         await built.delete(stream, keys.processed_key(stream))
 
 
-async def test_reservations_are_no_stray_key(built):
+async def test_what_calls_leave_for_a_while_is_no_stray_key(built):
     await built.zadd(keys.reservations_key("n"), {"token": 1})
+    await built.set(keys.confirmed_key("n"), "")
     assert (await check_namespace(built, "n")).ok
 
 
