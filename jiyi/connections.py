@@ -88,7 +88,7 @@ _EXPLAINED = {
     "oom": "its memory is full (maxmemory); writes wait until there is room, deletes and reads go on",
     "busy": "it is busy with a long script or command",
     "misconf": "it cannot write its data to disk (MISCONF)",
-    "noperm": "the user of JIYI_REDIS_URL may not run a command or use a key (NOPERM); ACL LOG on the server names it",
+    "noperm": "the user of JIYI_REDIS_URL lacks a permission for a command or key (NOPERM); ACL LOG names it",
     "noreplicas": "too few replicas are connected to it (min-replicas-to-write)",
     "cluster": "no node of the cluster serves the key now",
 }
