@@ -35,10 +35,8 @@ def server_on(folder, *options):
     process = start_server(folder, port, *options)
     client = redis.Redis(port=port, protocol=2)
     try:
-        yield (
-            client,
-            Settings(redis_url=f"redis://127.0.0.1:{port}", confirm_ms=CONFIRM_MS, redis_timeout_ms=TIMEOUT_MS),
-        )
+        url = f"redis://127.0.0.1:{port}"
+        yield client, Settings(redis_url=url, confirm_ms=CONFIRM_MS, redis_timeout_ms=TIMEOUT_MS)
     finally:
         client.close()
         stop_server(process)
@@ -103,10 +101,8 @@ async def test_a_confirmed_write_is_on_disk(tmp_path, kind, cluster):
             pytest.skip("this server has no WAITAOF")
         one = use(kind, settings, "fsync", lambda producer: producer.write(id="m", content="x"))
         accepted = await flushed_once_asked_for(client, one)
-        texts = [{"content": "y"}] * 1_200
-        many = await flushed_once_asked_for(
-            client, use(kind, settings, "fsync", lambda producer: producer.write_many(texts))
-        )
+        several = use(kind, settings, "fsync", lambda producer: producer.write_many([{"content": "y"}] * 1_200))
+        many = await flushed_once_asked_for(client, several)
         # The very files, as a crash of the machine would leave them at worst: nothing is flushed by us.
         written = b"".join(path.read_bytes() for path in (tmp_path / "s" / "appendonlydir").glob("*.incr.aof"))
         for event in (accepted, many[0], many[-1]):
